@@ -1,0 +1,324 @@
+package projector
+
+import (
+	"bytes"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// apply folds one event into the state. It is total: an event that does not
+// fit (a log cut short, a newer writer) changes what it can and nothing else.
+func (m *Machine) apply(e *events.Event) {
+	st := m.st
+	st.Seq = e.Seq
+	st.HLC = st.HLC.Merge(events.HLC(e.Hlc))
+	if st.LogSince == 0 {
+		st.LogSince = e.Hlc
+	}
+	switch p := e.Payload.(type) {
+	case *events.Event_NodeStarted:
+		m.applyStarted(e, p.NodeStarted)
+	case *events.Event_NodeDraining:
+		st.Draining = true
+		st.DrainUntil = e.Clock() + p.NodeDraining.GraceMs
+	case *events.Event_NodeStopped:
+		st.Clean = true
+	case *events.Event_PeerRegistered:
+		m.applyPeerRegistered(p.PeerRegistered)
+	case *events.Event_PeerCapabilities:
+		m.applyCapabilities(p.PeerCapabilities)
+	case *events.Event_PeerSuspect:
+		if peer := st.Peers[p.PeerSuspect.Peer]; peer != nil {
+			peer.Suspect, peer.Missed = true, p.PeerSuspect.Missed
+		}
+	case *events.Event_PeerLost:
+		if peer := st.Peers[p.PeerLost.Peer]; peer != nil {
+			peer.Lost, peer.Missed = true, p.PeerLost.Missed
+		}
+	case *events.Event_PeerIncarnationSeen:
+		m.applyIncarnation(p.PeerIncarnationSeen)
+	default:
+		if m.cfg.Role == events.Role_ROLE_PREFILL {
+			m.applyPrefill(e)
+		} else {
+			m.applyDecode(e)
+		}
+	}
+}
+
+func (m *Machine) applyStarted(e *events.Event, p *events.NodeStarted) {
+	st := m.st
+	for _, r := range st.PRooms {
+		r.OldLife = true
+		r.LifeClean = st.Clean
+		r.timer = 0
+	}
+	st.Boot, st.Incarnation = e.Boot, e.Incarnation
+	st.LogID = p.LogId
+	st.Started = true
+	st.Clean = false
+	st.Draining, st.DrainUntil = false, 0
+	st.Unsafe = map[roomKey]*Room{}
+	st.LifeSince = e.Seq
+	st.UnknownPast = p.UnknownPast
+	st.LastGen = max(st.LastGen, p.GenerationBase)
+}
+
+func (m *Machine) applyPeerRegistered(p *events.PeerRegistered) {
+	st := m.st
+	rank := RankID(p.Peer)
+	if m.cfg.Role == events.Role_ROLE_DECODE {
+		if peer := st.Peers[rank.Node()]; peer != nil {
+			peer.Ranks[rank] = PeerRank{Rank: rank, Address: p.Address, WireID: p.WireId}
+		}
+		return
+	}
+	ep := st.Endpoints[p.Address]
+	if ep == nil || ep.Rank != rank {
+		ep = &Endpoint{Address: p.Address, at: map[RankID]bool{}}
+		st.Endpoints[p.Address] = ep
+	}
+	if ep.Boot != p.PeerBoot {
+		ep.at = map[RankID]bool{}
+	}
+	ep.Rank, ep.Session = rank, p.Session
+	ep.Boot, ep.Inc, ep.LogID = p.PeerBoot, p.PeerIncarnation, p.LogId
+	ep.at[RankID(p.At)] = true
+}
+
+func (m *Machine) applyCapabilities(p *events.PeerCapabilities) {
+	peer := m.st.Peers[p.Peer]
+	if peer == nil {
+		peer = &Peer{Node: p.Peer, Ranks: map[RankID]PeerRank{}}
+		m.st.Peers[p.Peer] = peer
+	}
+	peer.PDLog, peer.Form, peer.Fence, peer.Weak = p.Pdlog, p.AckForm, p.Fence, p.Weak
+	peer.Boot, peer.Inc, peer.LogSince, peer.LogID = p.PeerBoot, p.PeerIncarnation, p.LogSince, p.LogId
+	peer.PageSize, peer.DType = p.PageSize, p.KvCacheDtype
+	peer.Suspect, peer.Lost, peer.Missed = false, false, 0
+}
+
+func (m *Machine) applyIncarnation(p *events.PeerIncarnationSeen) {
+	if peer := m.st.Peers[p.Peer]; peer != nil {
+		peer.Boot, peer.Inc = p.NewBoot, p.NewIncarnation
+		return
+	}
+	for _, ep := range m.st.Endpoints {
+		if ep.Rank.Node() == p.Peer {
+			ep.Boot, ep.Inc, ep.LogID = p.NewBoot, p.NewIncarnation, p.LogId
+		}
+	}
+	// A watermark belongs to a log: a node that comes back wiped starts with none.
+	for _, r := range m.st.PRooms {
+		for _, d := range r.Dests {
+			if d.Node == p.Peer && len(d.LogID) > 0 && len(p.LogId) > 0 && !bytes.Equal(d.LogID, p.LogId) {
+				delete(m.st.Watermark, p.Peer)
+			}
+		}
+	}
+	if p.NewIncarnation <= p.OldIncarnation {
+		delete(m.st.Watermark, p.Peer)
+	}
+}
+
+func (m *Machine) applyDecode(e *events.Event) {
+	st := m.st
+	switch p := e.Payload.(type) {
+	case *events.Event_RoomOpened:
+		r := &Room{
+			Room: e.Room, Seq: e.RoomSeq, OpenedAt: e.Clock(), ReserveOnly: p.RoomOpened.ReserveOnly,
+			RequestID: p.RoomOpened.RequestId, TraceID: p.RoomOpened.TraceId,
+		}
+		for _, pp := range p.RoomOpened.Pairs {
+			r.Pairs = append(r.Pairs, &Pair{Rank: RankID(pp.Rank), To: RankID(pp.To), WireID: pp.WireId, Dummy: pp.Dummy})
+		}
+		st.Rooms[r.Seq] = r
+		st.Current[r.Room] = r.Seq
+		m.learn(e, r)
+		return
+	case *events.Event_AckReceived:
+		m.applyAck(e, p.AckReceived)
+		return
+	}
+	r := st.Rooms[e.RoomSeq]
+	if r == nil {
+		return
+	}
+	switch p := e.Payload.(type) {
+	case *events.Event_PagesReserved:
+		r.Pages, r.Aux = p.PagesReserved.Pages, p.PagesReserved.Aux
+		for i, pg := range r.Pages {
+			if int(pg) < len(st.Pages) {
+				st.Pages[pg] = pageSlot{owner: r.Seq, index: int32(i)} //nolint:gosec // pool size
+			}
+		}
+		if int(r.Aux) < len(st.Aux) {
+			st.Aux[r.Aux] = r.Seq
+		}
+	case *events.Event_PublishStarted:
+		r.ReserveOnly = false
+		if pr := r.pair(RankID(e.Rank), RankID(p.PublishStarted.To)); pr != nil {
+			s := p.PublishStarted
+			pr.Publish, pr.Lease, pr.PublishAt = PublishStarted, s.Lease, e.Clock()
+			pr.PDLog, pr.Boot, pr.Inc, pr.LogSince, pr.LogID = s.Pdlog, s.PeerBoot, s.PeerIncarnation, s.PeerLogSince, s.PeerLogId
+			pr.Fence = s.Fence
+		}
+	case *events.Event_MetadataPublished:
+		if pr := r.pair(RankID(e.Rank), RankID(p.MetadataPublished.To)); pr != nil {
+			pr.Publish = PublishDone
+			if p.MetadataPublished.Failed {
+				pr.Publish = PublishFailed
+			}
+		}
+		if !r.bootstrapping() {
+			r.PublishedAt = e.Clock()
+		}
+	case *events.Event_WriteLanded:
+		m.applyLanded(e, r, p.WriteLanded)
+	case *events.Event_StatusReceived:
+		s := p.StatusReceived
+		if s.Counted && s.Status == events.TerminalStatus_TERMINAL_STATUS_SUCCESS {
+			if pr := r.pair(RankID(e.Rank), RankID(s.To)); pr != nil {
+				pr.Succeeded = true
+			}
+		}
+	case *events.Event_CoverageCompleted:
+		r.Covered = true
+	case *events.Event_RoomSucceeded:
+		r.Outcome = OutcomeSucceeded
+	case *events.Event_RoomFailed:
+		if r.Outcome == OutcomeNone {
+			r.Outcome, r.Cause, r.Reason, r.FailedSeq = OutcomeFailed, p.RoomFailed.Cause, p.RoomFailed.Reason, e.Seq
+		}
+	case *events.Event_AbortArmed:
+		r.Gen, r.ArmedAt = p.AbortArmed.Generation, e.Clock()
+		st.LastGen = max(st.LastGen, r.Gen)
+	case *events.Event_AckTimedOut:
+		r.TimedOut = true
+	case *events.Event_FenceStarted:
+		if pr := r.pair(RankID(e.Rank), RankID(p.FenceStarted.To)); pr != nil {
+			pr.Fencing = true
+		}
+	case *events.Event_Fenced:
+		if pr := r.pair(RankID(e.Rank), RankID(p.Fenced.To)); pr != nil {
+			pr.Fencing = false
+			if pr.Evidence == 0 {
+				pr.Evidence, pr.FenceProof, pr.EvidenceAt = events.Basis_BASIS_FENCE, p.Fenced.Evidence, e.Seq
+			}
+		}
+	case *events.Event_FenceFailed:
+		if pr := r.pair(RankID(e.Rank), RankID(p.FenceFailed.To)); pr != nil {
+			pr.Fencing = false
+		}
+	case *events.Event_PeerRestartProven:
+		if pr := r.pair(RankID(e.Rank), RankID(p.PeerRestartProven.To)); pr != nil && pr.Evidence == 0 {
+			pr.Evidence, pr.FenceProof, pr.EvidenceAt = events.Basis_BASIS_PEER_RESTART, p.PeerRestartProven.Evidence, e.Seq
+		}
+	case *events.Event_Quarantined:
+		r.Quarantined = true
+	case *events.Event_RoomFinished:
+		r.Finished = true
+	case *events.Event_Released:
+		m.applyReleased(e, r, p.Released)
+	}
+}
+
+func (m *Machine) applyLanded(e *events.Event, r *Room, p *events.WriteLanded) {
+	pr := r.pair(RankID(e.Rank), RankID(p.To))
+	if pr == nil {
+		return
+	}
+	r.LandedAt = e.Clock()
+	if pr.bits == nil {
+		pr.bits = make([]uint64, (len(r.Pages)+63)/64)
+	}
+	for _, pg := range p.Pages {
+		if int(pg) >= len(m.st.Pages) || m.st.Pages[pg].owner != r.Seq {
+			continue
+		}
+		i := m.st.Pages[pg].index
+		if w, b := i/64, uint64(1)<<(i%64); pr.bits[w]&b == 0 {
+			pr.bits[w] |= b
+			pr.landed++
+		}
+	}
+	pr.AuxLanded = pr.AuxLanded || p.Aux
+}
+
+func (m *Machine) applyAck(e *events.Event, p *events.AckReceived) {
+	r := m.st.Rooms[e.RoomSeq]
+	if r == nil {
+		if u := m.st.Unsafe[e.RoomSeq]; u != nil && p.Generation == u.Gen {
+			if pr := u.pair(RankID(e.Rank), RankID(p.To)); pr != nil && pr.Evidence == 0 {
+				pr.Evidence, pr.EvidenceAt = events.Basis_BASIS_ACKS, e.Seq
+			}
+			if len(u.missing()) == 0 {
+				delete(m.st.Unsafe, u.Seq)
+			}
+		}
+		return
+	}
+	pr := r.pair(RankID(e.Rank), RankID(p.To))
+	if pr == nil {
+		return
+	}
+	if p.Counted && pr.Evidence == 0 {
+		pr.Evidence, pr.Proof, pr.EvidenceAt = events.Basis_BASIS_ACKS, p.Proof, e.Seq
+	}
+	if p.Why == events.NotCounted_NOT_COUNTED_CANNOT_TELL {
+		pr.CannotTell = true
+	}
+}
+
+// learn records the use of a room number and forgets those that are older than
+// knownFor and not in use.
+func (m *Machine) learn(e *events.Event, r *Room) {
+	st := m.st
+	k := st.Known[r.Room]
+	if k == nil {
+		k = &knownRoom{}
+		st.Known[r.Room] = k
+	}
+	k.Uses++
+	k.At = e.Clock()
+	k.View = RoomView{Room: r.Room, RoomSeq: r.Seq}
+}
+
+func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
+	st := m.st
+	view := m.roomView(r)
+	view.State, view.Basis = "released", events.EnumWord(p.Basis.Descriptor(), p.Basis.Number())
+	view.Unsafe = p.Unsafe
+	for _, pg := range r.Pages {
+		if int(pg) < len(st.Pages) && st.Pages[pg].owner == r.Seq {
+			st.Pages[pg] = pageSlot{}
+		}
+	}
+	if int(r.Aux) < len(st.Aux) && st.Aux[r.Aux] == r.Seq {
+		st.Aux[r.Aux] = 0
+	}
+	delete(st.Rooms, r.Seq)
+	if p.Unsafe {
+		st.Unsafe[r.Seq] = r
+	}
+	if st.Current[r.Room] == r.Seq {
+		delete(st.Current, r.Room)
+	}
+	k := st.Known[r.Room]
+	if k == nil {
+		k = &knownRoom{Uses: 1}
+		st.Known[r.Room] = k
+	}
+	k.At = e.Clock()
+	if k.View.RoomSeq <= r.Seq {
+		k.View = view
+	}
+	st.knownQ = append(st.knownQ, knownRef{room: r.Room, at: k.At})
+	for len(st.knownQ) > 0 && st.knownQ[0].at+knownFor < e.Clock() {
+		ref := st.knownQ[0]
+		st.knownQ = st.knownQ[1:]
+		if old := st.Known[ref.room]; old != nil && old.At == ref.at && st.Current[ref.room] == 0 {
+			delete(st.Known, ref.room)
+		}
+	}
+}

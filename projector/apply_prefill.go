@@ -1,0 +1,266 @@
+package projector
+
+import (
+	"github.com/pdlog/pdlog/events"
+)
+
+func (m *Machine) applyPrefill(e *events.Event) {
+	st := m.st
+	switch p := e.Payload.(type) {
+	case *events.Event_RoomOpened:
+		r := m.newPRoom(e)
+		r.Awaited = true
+		r.RequestID, r.TraceID = p.RoomOpened.RequestId, p.RoomOpened.TraceId
+		return
+	case *events.Event_MetadataReceived:
+		m.applyMetadata(e, p.MetadataReceived)
+		return
+	case *events.Event_ReceiptDropped:
+		d := p.ReceiptDropped
+		st.Watermark[d.DecodeNode] = max(st.Watermark[d.DecodeNode], d.DecodeRoomSeq)
+		m.dropReceipt()
+		return
+	}
+	r := st.PRooms[e.RoomSeq]
+	if r == nil {
+		m.applyToReceipt(e)
+		return
+	}
+	switch p := e.Payload.(type) {
+	case *events.Event_ChunkQueued:
+		q := p.ChunkQueued
+		cmd := SendChunk{
+			Room: r.Room, Rank: RankID(e.Rank), Chunk: q.Chunk, Pages: q.Pages, First: q.First, Count: uint32(q.Count), //nolint:gosec // was uint32
+			SourcePages: q.SourcePages, Last: q.Last,
+		}
+		for _, to := range q.To {
+			cmd.To = append(cmd.To, RankID(to))
+		}
+		r.Queue = append(r.Queue, queued{seq: e.Seq, cmd: cmd})
+	case *events.Event_ChunkPosted:
+		c := p.ChunkPosted
+		r.Posted, r.ActiveAt = true, e.Clock()
+		m.st.tokens[c.Token] = r.Seq
+		r.Tokens[c.Token] = &Token{ID: c.Token, Rank: RankID(e.Rank), To: RankID(c.To), Chunk: c.Chunk, Bytes: c.Bytes, PostedAt: e.Clock()}
+		pr := r.rank(RankID(e.Rank))
+		pr.Writes++
+		pr.LastPosted = pr.LastPosted || c.Last
+		r.unqueue(RankID(e.Rank), c.Chunk)
+	case *events.Event_ChunkCompleted:
+		m.closeToken(r, p.ChunkCompleted.Token)
+		r.ActiveAt = e.Clock()
+	case *events.Event_ChunkFailed:
+		if p.ChunkFailed.Proven {
+			m.closeToken(r, p.ChunkFailed.Token)
+		}
+	case *events.Event_ChunkUncertain:
+		if t := r.Tokens[p.ChunkUncertain.Token]; t != nil {
+			t.Uncertain = true
+		}
+	case *events.Event_ChunkDrained:
+		m.closeToken(r, p.ChunkDrained.Token)
+		r.ActiveAt = e.Clock()
+	case *events.Event_ChunkSkipped:
+		r.unqueue(RankID(e.Rank), p.ChunkSkipped.Chunk)
+	case *events.Event_StatusSent:
+		if d := r.dest(RankID(e.Rank), RankID(p.StatusSent.To)); d != nil && d.StatusTold == 0 {
+			d.StatusTold = p.StatusSent.Status
+			if d.StatusTold == events.TerminalStatus_TERMINAL_STATUS_SUCCESS {
+				r.rank(d.Rank).Concluded = true
+			}
+		}
+	case *events.Event_RoomSucceeded:
+		if r.live() {
+			r.Outcome = OutcomeSucceeded
+		}
+	case *events.Event_RoomFailed:
+		if r.live() {
+			r.Outcome, r.Cause, r.Reason = OutcomeFailed, p.RoomFailed.Cause, p.RoomFailed.Reason
+			if p.RoomFailed.Cause == events.AbortCause_ABORT_CAUSE_ABORTED {
+				r.TermNode = RankID(p.RoomFailed.Who).Node()
+			}
+		}
+	case *events.Event_AbortReceived:
+		applyTarget(r, e, p.AbortReceived)
+	case *events.Event_AckTargetHeld:
+		if t := r.target(RankID(e.Rank), p.AckTargetHeld.Address); t != nil {
+			t.Held = true
+		}
+	case *events.Event_Drained:
+		r.rank(RankID(e.Rank)).Drained = true
+	case *events.Event_AckSent:
+		if t := r.target(RankID(e.Rank), p.AckSent.Address); t != nil && equalGen(t.Gen, p.AckSent.Generation) {
+			t.Answered = true
+		}
+	case *events.Event_AckWithheld:
+		if t := r.target(RankID(e.Rank), p.AckWithheld.Address); t != nil {
+			t.Answered = p.AckWithheld.Told
+		}
+	case *events.Event_SourceReleased:
+		r.SourceFree = true
+	case *events.Event_RoomCleared:
+		r.Cleared = true
+	}
+	m.forget(r)
+}
+
+func applyTarget(r *PRoom, e *events.Event, p *events.AbortReceived) {
+	if p.Address == "" || p.Stale {
+		return
+	}
+	t := r.target(RankID(e.Rank), p.Address)
+	if t == nil {
+		t = &Target{Rank: RankID(e.Rank), To: RankID(p.To), Address: p.Address}
+		r.Targets = append(r.Targets, t)
+	} else if !equalGen(t.Gen, p.Generation) {
+		t.Answered, t.Held = false, false
+		t.Repeats = 0
+	}
+	t.Gen, t.RoomSeq = p.Generation, p.DecodeRoomSeq
+}
+
+func equalGen(a, b *uint64) bool {
+	return a == nil && b == nil || a != nil && b != nil && *a == *b
+}
+
+func (m *Machine) newPRoom(e *events.Event) *PRoom {
+	r := &PRoom{
+		Room: e.Room, Seq: e.RoomSeq, Life: e.Incarnation, OpenedAt: e.Clock(), ActiveAt: e.Clock(),
+		Tokens: map[uint64]*Token{}, Ranks: map[RankID]*PRank{},
+	}
+	m.st.PRooms[r.Seq] = r
+	m.st.PCurrent[r.Room] = r.Seq
+	return r
+}
+
+func (m *Machine) applyMetadata(e *events.Event, p *events.MetadataReceived) {
+	r := m.st.PRooms[e.RoomSeq]
+	if r == nil {
+		r = m.newPRoom(e)
+	}
+	r.ActiveAt = e.Clock()
+	r.Dests = append(r.Dests, &Dest{
+		Rank: RankID(e.Rank), To: RankID(p.To), Address: p.Address, Session: p.Session, Node: p.DecodeNode, RoomSeq: p.DecodeRoomSeq,
+		LogID: p.DecodeLogId, Boot: p.DecodeBoot, Pages: p.Pages, Aux: p.Aux, Dummy: p.Dummy, Required: p.RequiredDstInfoNum,
+		Keys: p.WriteKeys, MetaSeq: e.Seq,
+	})
+}
+
+func (m *Machine) closeToken(r *PRoom, id uint64) {
+	delete(r.Tokens, id)
+	delete(m.st.tokens, id)
+}
+
+func (r *PRoom) unqueue(rank RankID, chunk uint32) {
+	for i, q := range r.Queue {
+		if q.cmd.Rank == rank && q.cmd.Chunk == chunk {
+			r.Queue = append(r.Queue[:i:i], r.Queue[i+1:]...)
+			return
+		}
+	}
+}
+
+// forget turns a room into a bounded receipt once its engine has cleared it
+// and nothing of it is open: targets and tokens outlive the engine's interest
+// (F9), a finished room does not (I7).
+func (m *Machine) forget(r *PRoom) {
+	if !r.Cleared || r.live() || !r.SourceFree || len(r.Tokens) > 0 || r.unanswered() > 0 {
+		return
+	}
+	st := m.st
+	rc := &Receipt{Room: r.Room, Seq: r.Seq, Outcome: r.Outcome, Ranks: r.Ranks, CannotTell: r.OldLife && !r.provenEnd()}
+	for _, d := range r.Dests {
+		rd := ReceiptDest{Rank: d.Rank, To: d.To, Node: d.Node, RoomSeq: d.RoomSeq}
+		if t := r.target(d.Rank, d.Address); t != nil {
+			rd.Gen = t.Gen
+		}
+		rc.Dests = append(rc.Dests, rd)
+	}
+	delete(st.PRooms, r.Seq)
+	if st.PCurrent[r.Room] == r.Seq {
+		delete(st.PCurrent, r.Room)
+	}
+	m.addReceipt(rc)
+}
+
+func (m *Machine) addReceipt(rc *Receipt) {
+	m.st.Receipts[rc.Room] = append(m.st.Receipts[rc.Room], rc)
+	m.st.receiptQ = append(m.st.receiptQ, rc)
+}
+
+func (m *Machine) dropReceipt() {
+	st := m.st
+	if len(st.receiptQ) == 0 {
+		return
+	}
+	rc := st.receiptQ[0]
+	st.receiptQ = st.receiptQ[1:]
+	list := st.Receipts[rc.Room]
+	for i, x := range list {
+		if x == rc {
+			list = append(list[:i:i], list[i+1:]...)
+			break
+		}
+	}
+	if len(list) == 0 {
+		delete(st.Receipts, rc.Room)
+	} else {
+		st.Receipts[rc.Room] = list
+	}
+}
+
+// applyToReceipt: an ABORT or a refused metadata for an incarnation that was
+// never opened here leaves a bounded receipt, so that the late metadata of that
+// incarnation is refused (cases.md C-22).
+func (m *Machine) applyToReceipt(e *events.Event) {
+	var to RankID
+	var seq uint64
+	var gen *uint64
+	switch p := e.Payload.(type) {
+	case *events.Event_AbortReceived:
+		to, seq, gen = RankID(p.AbortReceived.To), p.AbortReceived.DecodeRoomSeq, p.AbortReceived.Generation
+	case *events.Event_Drained:
+		for _, rc := range m.st.Receipts[e.Room] {
+			if rc.Seq == e.RoomSeq {
+				rc.rank(RankID(e.Rank)).Drained = true
+			}
+		}
+		return
+	case *events.Event_StatusSent:
+		to, seq = RankID(p.StatusSent.To), p.StatusSent.DecodeRoomSeq
+	default:
+		return
+	}
+	if seq == 0 || to == "" {
+		return
+	}
+	if rc := m.receipt(e.Room, to.Node(), seq); rc != nil {
+		for i := range rc.Dests {
+			if d := &rc.Dests[i]; d.Rank == RankID(e.Rank) && d.To == to {
+				if gen != nil {
+					d.Gen = gen
+				}
+				return
+			}
+		}
+		rc.Dests = append(rc.Dests, ReceiptDest{Rank: RankID(e.Rank), To: to, Node: to.Node(), RoomSeq: seq, Gen: gen})
+		return
+	}
+	m.addReceipt(&Receipt{
+		Room: e.Room, NeverSeen: true, Outcome: OutcomeFailed, Ranks: map[RankID]*PRank{},
+		Dests: []ReceiptDest{{Rank: RankID(e.Rank), To: to, Node: to.Node(), RoomSeq: seq, Gen: gen}},
+	})
+}
+
+// receipt finds what is remembered of a decode node's room incarnation.
+func (m *Machine) receipt(room uint64, node string, roomSeq uint64) *Receipt {
+	list := m.st.Receipts[room]
+	for i := len(list) - 1; i >= 0; i-- {
+		for _, d := range list[i].Dests {
+			if d.Node == node && d.RoomSeq == roomSeq {
+				return list[i]
+			}
+		}
+	}
+	return nil
+}

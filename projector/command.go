@@ -1,0 +1,361 @@
+package projector
+
+import "github.com/pdlog/pdlog/events"
+
+// Command is one thing that happened: the closed set below.
+type Command interface{ isCommand() }
+
+// ---- life of the node
+
+// Start begins a life, after every event of the log was applied.
+type Start struct {
+	Boot        uint64
+	Incarnation uint64
+	LogID       []byte // 16 bytes
+	// GenerationBase is used when the log is empty: generations start above it
+	// (events.md, identity).
+	GenerationBase uint64
+	// UnknownPast: the log is empty or older than what others remember of this
+	// node (events.md). Such a node proves nothing about earlier lives.
+	UnknownPast bool
+	Root        string // which log root was taken, and why
+}
+
+// Tick lets due deadlines fire.
+type Tick struct{}
+
+// Stop begins a graceful stop: no new rooms, open rooms may end for Grace
+// milliseconds, the rest is aborted.
+type Stop struct {
+	Grace  uint64
+	Reason string
+}
+
+// LogState tells whether the log can take new rooms (disk full, back-pressure).
+type LogState struct{ Full bool }
+
+// ReRegister: the node's memory is registered anew; old addresses and keys are
+// void, open rooms are aborted (cases.md C-62).
+type ReRegister struct {
+	Name  string
+	Bytes uint64
+	Pages uint64
+}
+
+// MemoryAdded records a registration of engine memory.
+type MemoryAdded struct {
+	Name      string
+	Bytes     uint64
+	Pages     uint64
+	ItemBytes uint64
+	Kind      string
+}
+
+// Rejected: a message that no rule takes (foreign, malformed, over a limit).
+// It changes nothing; the record is rate-limited and counted.
+type Rejected struct {
+	Kind, Reason string
+	First        []byte // at most 32 bytes are kept
+	From         string
+}
+
+// ---- peers
+
+// PeerDiscovered is what a decode node has learnt of a prefill node: the
+// answer to discovery (wire.md 9.2), or that there is none.
+type PeerDiscovered struct {
+	Node         string
+	PDLog        bool
+	Boot         uint64
+	Incarnation  uint64
+	LogSince     uint64
+	LogID        []byte
+	Fence        events.FenceKind // what our provider can prove about this peer's writers
+	Form         events.AckForm   // v1: receipts only (a weak peer); v2, v3
+	PageSize     uint64
+	DType        string
+	Incompatible string // why this peer cannot be served; empty = compatible
+	Ranks        []PeerRank
+}
+
+// PeerRank is a rank of a prefill node.
+type PeerRank struct {
+	Rank    RankID
+	Address string
+	WireID  uint32
+}
+
+// Heartbeat is the outcome of one probe of a prefill node.
+type Heartbeat struct {
+	Node string
+	OK   bool
+}
+
+// ConnectionEnded: the provider proved that nothing more can land from the
+// given life of a peer: its connections are gone and our reader has stopped.
+type ConnectionEnded struct {
+	Node     string
+	Boot     uint64
+	Evidence events.FenceKind
+}
+
+// GateClosed: the PUSH connection to a decode endpoint dropped (wire.md 9.1).
+type GateClosed struct{ Address string }
+
+// ---- decode: engine
+
+// OpenRoom reserves pages and (unless Reserve) publishes metadata to every
+// pair at once.
+type OpenRoom struct {
+	Room      uint64
+	Pages     []uint32
+	Aux       int // row, -1 = the lowest free one
+	Pairs     []OpenPair
+	Reserve   bool
+	RequestID string
+	TraceID   string
+}
+
+// OpenPair is one prefill rank and the local decode rank it writes to.
+type OpenPair struct {
+	Rank     RankID
+	To       RankID
+	Dummy    bool
+	Required uint32 // required_dst_info_num told to the rank
+}
+
+// PublishRoom publishes a room that was opened with Reserve.
+type PublishRoom struct{ Room uint64 }
+
+// PublishResult is the outcome of a SendMetadata effect.
+type PublishResult struct {
+	RoomSeq uint64
+	Rank    RankID
+	To      RankID
+	Err     string // empty = it left
+}
+
+// FinishRoom: the engine is done with a succeeded room.
+type FinishRoom struct{ Room uint64 }
+
+// AbortRoom: the engine aborts. On decode, of a succeeded room it is a finish;
+// of any other ended room, nothing.
+type AbortRoom struct {
+	Room   uint64
+	Reason string
+}
+
+// ForceRelease is an operator's forced release (marked unsafe).
+type ForceRelease struct{ Room uint64 }
+
+// FenceRoom is an operator's order to fence what a room still waits for.
+type FenceRoom struct{ Room uint64 }
+
+// PageReport is the engine's own finding that bytes of a page are wrong.
+type PageReport struct {
+	Room   uint64
+	Page   uint32
+	To     RankID
+	Detail string
+}
+
+// PagesChecked is the outcome of a CheckPages effect.
+type PagesChecked struct {
+	RoomSeq uint64
+	Skipped string       // why nothing was checked
+	Bad     []PageReport // empty = every page is as it landed
+}
+
+// ---- decode: data plane
+
+// Landed: the provider placed a peer's write in our memory.
+type Landed struct {
+	Lease   uint64
+	Room    uint64
+	RoomSeq uint64
+	Rank    RankID
+	To      RankID
+	Pages   []uint32
+	Aux     bool
+	Bytes   uint64
+	Chunk   uint32
+}
+
+// LateWrite: the provider refused writes to a lease that is revoked.
+type LateWrite struct {
+	Lease   uint64
+	Room    uint64
+	RoomSeq uint64
+	Rank    RankID
+	To      RankID
+	Pages   []uint32
+	Bytes   uint64
+	Writes  uint64
+}
+
+// FenceResult is the outcome of a Fence effect.
+type FenceResult struct {
+	RoomSeq  uint64
+	Lease    uint64
+	Evidence events.FenceKind // NONE or UNSPECIFIED: not proven
+	Reason   string
+	Method   string
+	TookUS   uint64
+}
+
+// ---- wire messages (already decoded; see backends)
+
+// Ext is the extension frame of a message (wire.md 9.3), nil if there was none
+// or it was ignored.
+type Ext struct {
+	Node        string
+	Boot        uint64
+	Incarnation uint64
+	HLC         uint64
+	RoomSeq     uint64
+	CauseSeq    uint64
+	Proof       events.Proof
+	Drained     *bool
+	Keys        []*events.WriteKey
+	Reason      string
+	PrefillRank *uint32
+	LogSince    uint64
+	LogID       []byte
+	SeenLogID   []byte
+	SeenSeq     uint64
+}
+
+// WireRegister: a decode rank registers with one of our prefill ranks.
+type WireRegister struct {
+	At         RankID // our rank
+	Address    string
+	Session    string
+	EngineRank uint32
+	Ext        *Ext
+}
+
+// WireMetadata: a room's destination, from a decode rank to a prefill rank.
+type WireMetadata struct {
+	At        RankID
+	Room      uint64
+	Address   string
+	Session   string
+	Pages     []uint32
+	Aux       *uint32
+	Dummy     bool
+	Required  uint32
+	PrefixLen uint32
+	Ext       *Ext
+}
+
+// WireAbort is an ABORT. Address is empty when the message had no usable one.
+type WireAbort struct {
+	At         RankID
+	Room       uint64
+	Address    string
+	Generation *uint64
+	Ext        *Ext
+}
+
+// WireAck is an ABORT_ACK, received by local decode rank At.
+type WireAck struct {
+	At         RankID
+	Room       uint64
+	Rank       *uint32 // prefill_unique_rank
+	Generation *uint64
+	Ext        *Ext
+}
+
+// WireStatus is a terminal status, received by local decode rank At.
+type WireStatus struct {
+	At      RankID
+	Room    uint64
+	Success bool
+	Rank    uint32
+	Reason  string
+	Ext     *Ext
+}
+
+// ---- prefill: engine
+
+// AwaitRoom: the engine has the request and waits for metadata.
+type AwaitRoom struct {
+	Room      uint64
+	RequestID string
+	TraceID   string
+}
+
+// SendChunk hands one chunk of a room to the writers of a rank. The
+// destination is given by Pages (page numbers of the room), or, if Pages is
+// nil, by position: pages First .. First+Count of the metadata's list.
+type SendChunk struct {
+	Room        uint64
+	Rank        RankID
+	Chunk       uint32
+	Pages       []uint32
+	First       uint32
+	Count       uint32
+	SourcePages []uint32
+	Bytes       uint64 // that one destination gets, for the record
+	Last        bool
+	To          []RankID // empty = every destination of the rank
+}
+
+// ClearRoom: the engine forgets the room.
+type ClearRoom struct{ Room uint64 }
+
+// WriteOutcome says what the provider knows of a posted write.
+type WriteOutcome uint8
+
+const (
+	// WriteCompleted: placed in the target's memory.
+	WriteCompleted WriteOutcome = iota + 1
+	// WriteFailed: an error, and the provider proves that nothing of it lands
+	// from now on.
+	WriteFailed
+	// WriteUncertain: an error, and it may still land.
+	WriteUncertain
+	// WriteDrained: the true end of a write that was uncertain.
+	WriteDrained
+)
+
+// WriteDone is the outcome of a PostWrite effect.
+type WriteDone struct {
+	Token   uint64
+	Outcome WriteOutcome
+	Landed  bool // WriteDrained: its bytes arrived
+	Reason  string
+}
+
+func (Start) isCommand()           {}
+func (Tick) isCommand()            {}
+func (Stop) isCommand()            {}
+func (LogState) isCommand()        {}
+func (ReRegister) isCommand()      {}
+func (MemoryAdded) isCommand()     {}
+func (Rejected) isCommand()        {}
+func (PeerDiscovered) isCommand()  {}
+func (Heartbeat) isCommand()       {}
+func (ConnectionEnded) isCommand() {}
+func (GateClosed) isCommand()      {}
+func (OpenRoom) isCommand()        {}
+func (PublishRoom) isCommand()     {}
+func (PublishResult) isCommand()   {}
+func (FinishRoom) isCommand()      {}
+func (AbortRoom) isCommand()       {}
+func (ForceRelease) isCommand()    {}
+func (FenceRoom) isCommand()       {}
+func (PageReport) isCommand()      {}
+func (PagesChecked) isCommand()    {}
+func (Landed) isCommand()          {}
+func (LateWrite) isCommand()       {}
+func (FenceResult) isCommand()     {}
+func (WireRegister) isCommand()    {}
+func (WireMetadata) isCommand()    {}
+func (WireAbort) isCommand()       {}
+func (WireAck) isCommand()         {}
+func (WireStatus) isCommand()      {}
+func (AwaitRoom) isCommand()       {}
+func (SendChunk) isCommand()       {}
+func (ClearRoom) isCommand()       {}
+func (WriteDone) isCommand()       {}

@@ -1,0 +1,220 @@
+package projector
+
+import (
+	"fmt"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+func (m *Machine) finish(room uint64, reason string) {
+	r := m.current(room)
+	if r == nil {
+		if m.st.Known[room] == nil {
+			m.refuse("unknown_room", fmt.Sprintf("room %d was never open here", room))
+		}
+		return // already released: answered as done (cases.md C-15)
+	}
+	m.res.RoomSeq = r.Seq
+	if r.Outcome != OutcomeSucceeded {
+		m.refuse("bad_request", fmt.Sprintf("room %d has not succeeded", room))
+		return
+	}
+	m.finishRoom(r, reason)
+}
+
+func (m *Machine) finishRoom(r *Room, reason string) {
+	if r.Finished {
+		return
+	}
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomFinished{RoomFinished: &events.RoomFinished{Reason: reason}}})
+	m.tryRelease(r)
+}
+
+// tryRelease applies the release rule (events.md): every pair that was
+// published has evidence on the log.
+func (m *Machine) tryRelease(r *Room) {
+	if m.st.Rooms[r.Seq] == nil {
+		return
+	}
+	switch r.Outcome {
+	case OutcomeNone:
+		return
+	case OutcomeSucceeded:
+		if r.Finished {
+			m.release(r, events.Basis_BASIS_SUCCESS, false)
+		}
+		return
+	}
+	var basis events.Basis
+	for _, p := range r.Pairs {
+		switch {
+		case p.Publish == PublishNone:
+		case p.Evidence == 0:
+			return
+		case basis == 0 || basis == p.Evidence:
+			basis = p.Evidence
+		default:
+			basis = events.Basis_BASIS_MIXED
+		}
+	}
+	if basis == 0 {
+		basis = events.Basis_BASIS_NEVER_PUBLISHED
+	}
+	m.release(r, basis, false)
+}
+
+// release frees the room's pages and aux row: told once, for all local ranks
+// together (F23). The room's leases are revoked before it is told, but for an
+// unsafe release, where the key ends when the rank answers.
+func (m *Machine) release(r *Room, basis events.Basis, unsafe bool) {
+	rel := &events.Released{Pages: r.Pages, Aux: r.Aux, Basis: basis, Unsafe: unsafe}
+	for _, p := range r.Pairs {
+		if p.Publish == PublishNone {
+			continue
+		}
+		ev := p.Evidence
+		if basis == events.Basis_BASIS_SUCCESS {
+			ev = events.Basis_BASIS_SUCCESS
+		}
+		if ev == 0 {
+			rel.Missing = append(rel.Missing, p.proto())
+			continue
+		}
+		rel.Evidence = append(rel.Evidence, &events.Evidence{
+			Rank: string(p.Rank), To: string(p.To), Basis: ev, Proof: p.Proof, Fence: p.FenceProof, Seq: p.EvidenceAt,
+		})
+	}
+	pairs, seq, room, pages, aux := r.Pairs, r.Seq, r.Room, r.Pages, r.Aux
+	m.emit(&events.Event{Room: room, RoomSeq: seq, Payload: &events.Event_Released{Released: rel}})
+	delete(m.retries, seq)
+	for _, p := range pairs {
+		if p.Publish == PublishNone || p.Dummy || p.FenceProof != 0 {
+			continue
+		}
+		if unsafe && p.Evidence == 0 {
+			continue
+		}
+		m.do(RevokeLease{RoomSeq: seq, Lease: p.Lease, Rank: p.Rank, To: p.To})
+	}
+	m.do(Tell{Kind: TellReleased, Room: room, RoomSeq: seq, Pages: pages, Aux: aux, Basis: basis, Unsafe: unsafe})
+}
+
+// ackTimedOut: the deadline is no proof (F4). What happens is policy.
+func (m *Machine) ackTimedOut(r *Room) {
+	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_AckTimedOut{AckTimedOut: &events.AckTimedOut{
+		Generation: r.Gen, Missing: r.missing(),
+	}}})
+	switch m.cfg.Policy {
+	case events.Policy_POLICY_TIMEOUT:
+		m.release(r, events.Basis_BASIS_TIMEOUT, true)
+	case events.Policy_POLICY_HOLD:
+		m.quarantine(r, "ack_timeout")
+	default:
+		m.fenceMissing(r, "ack_timeout", seq)
+		if r.settled() {
+			m.quarantine(r, "ack_timeout") // earlier fences have failed already
+		}
+	}
+}
+
+func (m *Machine) fenceMissing(r *Room, why string, cause uint64) {
+	for _, p := range r.Pairs {
+		if p.owesEvidence() {
+			m.startFence(r, p, why, cause)
+		}
+	}
+}
+
+func (m *Machine) startFence(r *Room, p *Pair, why string, cause uint64) {
+	if p.Fencing || !p.owesEvidence() {
+		return
+	}
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(p.Rank), Cause: localCause(cause), Payload: &events.Event_FenceStarted{FenceStarted: &events.FenceStarted{
+		To: string(p.To), Lease: p.Lease, Why: why,
+	}}})
+	m.do(Fence{Room: r.Room, RoomSeq: r.Seq, Lease: p.Lease, Rank: p.Rank, To: p.To})
+}
+
+func (m *Machine) fenceResult(c FenceResult) {
+	r := m.st.Rooms[c.RoomSeq]
+	if r == nil {
+		return
+	}
+	var p *Pair
+	for _, q := range r.Pairs {
+		if q.Lease == c.Lease && q.Publish != PublishNone {
+			p = q
+		}
+	}
+	if p == nil || !p.Fencing {
+		return
+	}
+	e := &events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(p.Rank)}
+	switch c.Evidence {
+	case events.FenceKind_FENCE_KIND_HARD, events.FenceKind_FENCE_KIND_READER_STOPPED:
+		e.Payload = &events.Event_Fenced{Fenced: &events.Fenced{To: string(p.To), Lease: c.Lease, Evidence: c.Evidence, TookUs: c.TookUS, Method: c.Method}}
+		m.emit(e)
+		m.tryRelease(r)
+	default: // a fence is not taken as done before it is proven
+		e.Payload = &events.Event_FenceFailed{FenceFailed: &events.FenceFailed{To: string(p.To), Lease: c.Lease, Reason: c.Reason}}
+		m.emit(e)
+		if r.settled() {
+			m.quarantine(r, "fence_failed")
+		}
+	}
+	m.touch(c.RoomSeq)
+}
+
+func (m *Machine) quarantine(r *Room, cause string) {
+	if r.Quarantined {
+		return
+	}
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_Quarantined{Quarantined: &events.Quarantined{
+		Pages: r.Pages, Aux: r.Aux, Missing: r.missing(), Cause: cause,
+	}}})
+}
+
+// force is an operator's release without evidence.
+func (m *Machine) force(c ForceRelease) {
+	done := false
+	for _, key := range m.incarnations(c.Room) {
+		if r := m.st.Rooms[key]; r.Outcome == OutcomeFailed {
+			m.release(r, events.Basis_BASIS_FORCED, true)
+			done = true
+		}
+	}
+	if r := m.current(c.Room); r != nil && !done {
+		m.refuse("bad_request", fmt.Sprintf("room %d has not failed: abort it first", c.Room))
+	} else if !done && m.st.Known[c.Room] == nil {
+		m.refuse("unknown_room", fmt.Sprintf("room %d was never open here", c.Room))
+	}
+}
+
+// fenceRoom is an operator's order; it works under any policy.
+func (m *Machine) fenceRoom(c FenceRoom) {
+	for _, key := range m.incarnations(c.Room) {
+		if r := m.st.Rooms[key]; r.Outcome == OutcomeFailed {
+			m.fenceMissing(r, "operator", 0)
+		}
+	}
+}
+
+// refence tries again what could not be fenced before (events.md, policies):
+// when the peer is lost, comes back in another life, or the memory is
+// registered anew.
+func (m *Machine) refence(node, why string, cause uint64) {
+	if m.cfg.Policy != events.Policy_POLICY_FENCE {
+		return
+	}
+	for _, key := range sortedKeys(m.st.Rooms) {
+		r := m.st.Rooms[key]
+		if !r.Quarantined {
+			continue
+		}
+		for _, p := range r.Pairs {
+			if p.owesEvidence() && (node == "" || p.Rank.Node() == node) {
+				m.startFence(r, p, why, cause)
+			}
+		}
+	}
+}

@@ -1,0 +1,325 @@
+package projector
+
+import (
+	"fmt"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// landed records a write that our provider placed. The room's coverage is a
+// fold of these.
+func (m *Machine) landed(c Landed) {
+	r := m.st.Rooms[c.RoomSeq]
+	m.emit(&events.Event{Room: c.Room, RoomSeq: c.RoomSeq, Rank: string(c.Rank), Payload: &events.Event_WriteLanded{WriteLanded: &events.WriteLanded{
+		To: string(c.To), Lease: c.Lease, Pages: c.Pages, Aux: c.Aux, Bytes: c.Bytes, Chunk: c.Chunk, AfterRelease: r == nil,
+	}}})
+	if r != nil {
+		m.maybeSucceed(r)
+		m.touch(r.Seq)
+	}
+}
+
+func (m *Machine) lateWrite(c LateWrite) {
+	m.emit(&events.Event{Room: c.Room, RoomSeq: c.RoomSeq, Rank: string(c.Rank), Payload: &events.Event_LateWriteRejected{LateWriteRejected: &events.LateWriteRejected{
+		To: string(c.To), Lease: c.Lease, Pages: c.Pages, Bytes: c.Bytes, Writes: c.Writes,
+	}}})
+}
+
+// status takes a prefill rank's terminal status (wire.md 1.6, 9.5).
+func (m *Machine) status(c WireStatus) {
+	x, _ := m.peerExt(c.Ext)
+	r, known := m.roomOfMessage(c.Room, x)
+	if r == nil && !known {
+		m.reject(Rejected{Kind: "status", Reason: "unknown room", From: string(c.At)})
+		return
+	}
+	ev := &events.StatusReceived{Status: events.TerminalStatus_TERMINAL_STATUS_FAILED, Reason: c.Reason, To: string(c.At)}
+	if c.Success {
+		ev.Status = events.TerminalStatus_TERMINAL_STATUS_SUCCESS
+	}
+	e := &events.Event{Room: c.Room, Cause: causeOf(x), Payload: &events.Event_StatusReceived{StatusReceived: ev}}
+	if x != nil {
+		ev.Drained = x.Drained
+		if x.Reason != "" && ev.Reason == "" {
+			ev.Reason = x.Reason
+		}
+	}
+	if r == nil {
+		e.RoomSeq, e.Rank = m.knownSeq(c.Room, x), m.rankName(c.Rank, x)
+		ev.Why = events.NotCounted_NOT_COUNTED_STALE_ROOM
+		m.emit(e)
+		return
+	}
+	e.RoomSeq = r.Seq
+	p := r.byWireID(c.Rank, c.At, x)
+	if p == nil {
+		e.Rank = m.rankName(c.Rank, x)
+		ev.Why = events.NotCounted_NOT_COUNTED_UNEXPECTED_RANK
+		m.emit(e)
+		return
+	}
+	e.Rank = string(p.Rank)
+	switch {
+	case !r.live():
+		ev.Why = events.NotCounted_NOT_COUNTED_ENDED
+		m.emit(e)
+	case c.Success && p.Succeeded:
+		ev.Why = events.NotCounted_NOT_COUNTED_DUPLICATE
+		m.emit(e)
+	case c.Success:
+		ev.Counted = true
+		m.emit(e)
+		m.maybeSucceed(r)
+	default:
+		ev.Counted = true
+		seq := m.emit(e)
+		m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_FAILED, ev.Reason, string(p.Rank), localCause(seq))
+	}
+	m.touch(r.Seq)
+}
+
+// roomOfMessage finds the incarnation that a message of a prefill is about: by
+// room_seq if it names one, else the number's newest.
+func (m *Machine) roomOfMessage(room uint64, x *Ext) (r *Room, known bool) {
+	if x != nil && x.RoomSeq != 0 {
+		if r := m.st.Rooms[x.RoomSeq]; r != nil && r.Room == room {
+			return r, true
+		}
+		return nil, m.st.Known[room] != nil
+	}
+	return m.current(room), m.st.Known[room] != nil
+}
+
+func (m *Machine) knownSeq(room uint64, x *Ext) uint64 {
+	if x != nil && x.RoomSeq != 0 {
+		return x.RoomSeq
+	}
+	if k := m.st.Known[room]; k != nil {
+		return k.View.RoomSeq
+	}
+	return 0
+}
+
+func (m *Machine) rankName(wireID uint32, x *Ext) string {
+	if x != nil {
+		if p := m.st.Peers[x.Node]; p != nil {
+			for _, id := range sortedKeys(p.Ranks) {
+				if p.Ranks[id].WireID == wireID {
+					return string(id)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// byWireID finds the pair of a prefill rank's wire id and our receiving rank.
+// With an extension the node must be the pair's own.
+func (r *Room) byWireID(id uint32, at RankID, x *Ext) *Pair {
+	for _, p := range r.Pairs {
+		if p.WireID == id && p.To == at && p.Publish != PublishNone && (x == nil || x.Node == p.Rank.Node()) {
+			return p
+		}
+	}
+	return nil
+}
+
+// peerExt judges an extension of a prefill: its (node, boot) must be the one
+// discovered, else it counts as absent (wire.md 9.5).
+func (m *Machine) peerExt(x *Ext) (good *Ext, misfit bool) {
+	if x == nil {
+		return nil, false
+	}
+	if p := m.st.Peers[x.Node]; p != nil && p.PDLog && p.Boot == x.Boot {
+		return x, false
+	}
+	m.do(Rediscover{Node: x.Node})
+	return nil, true
+}
+
+// maybeSucceed ends the transfer when every rank that owes pages has said that
+// it is done. A "last" flag or a count is not enough: every page by every rank
+// (cases.md C-40), aux and state.
+func (m *Machine) maybeSucceed(r *Room) {
+	if !r.live() || r.bootstrapping() || m.checks[r.Seq] {
+		return
+	}
+	writers := 0
+	for _, p := range r.Pairs {
+		if p.Dummy {
+			continue
+		}
+		if !p.Succeeded {
+			return
+		}
+		writers++
+	}
+	if writers == 0 {
+		return
+	}
+	if gap := r.gap(); gap != "" {
+		m.fail(r, events.AbortCause_ABORT_CAUSE_COVERAGE_GAP, gap, m.cfg.Node, nil)
+		return
+	}
+	if !r.Covered {
+		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_CoverageCompleted{CoverageCompleted: &events.CoverageCompleted{
+			Pages: uint64(len(r.Pages)), Writers: uint64(writers),
+		}}})
+	}
+	if m.cfg.PageCheck && r.pdlogOnly() {
+		m.checks[r.Seq] = true
+		var ranks []RankID
+		for i := range m.cfg.Ranks {
+			for _, p := range r.Pairs {
+				if p.To == m.cfg.rank(i) {
+					ranks = append(ranks, p.To)
+					break
+				}
+			}
+		}
+		m.do(CheckPages{Room: r.Room, RoomSeq: r.Seq, Pages: r.Pages, Ranks: ranks})
+		return
+	}
+	m.succeed(r)
+}
+
+func (r *Room) pdlogOnly() bool {
+	for _, p := range r.Pairs {
+		if !p.PDLog {
+			return false
+		}
+	}
+	return true
+}
+
+// gap names what is missing for coverage, "" if nothing is.
+func (r *Room) gap() string {
+	aux := map[RankID]bool{}
+	for _, p := range r.Pairs {
+		if p.Dummy {
+			continue
+		}
+		if !p.tracked() {
+			aux[p.To] = true
+			continue
+		}
+		aux[p.To] = aux[p.To] || p.AuxLanded
+		if p.landed < len(r.Pages) {
+			return fmt.Sprintf("%d of %d pages by %s", p.landed, len(r.Pages), p.Rank)
+		}
+	}
+	for _, p := range r.Pairs {
+		if !p.Dummy && !aux[p.To] {
+			return "aux row of " + string(p.To)
+		}
+	}
+	return ""
+}
+
+func (m *Machine) succeed(r *Room) {
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomSucceeded{RoomSucceeded: &events.RoomSucceeded{}}})
+	m.do(Tell{Kind: TellSucceeded, Room: r.Room, RoomSeq: r.Seq, Pages: r.Pages, Aux: r.Aux})
+}
+
+func (m *Machine) pagesChecked(c PagesChecked) {
+	delete(m.checks, c.RoomSeq)
+	r := m.st.Rooms[c.RoomSeq]
+	if r == nil || !r.live() {
+		return
+	}
+	if c.Skipped != "" {
+		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_PageCheckSkipped{PageCheckSkipped: &events.PageCheckSkipped{Reason: c.Skipped}}})
+	}
+	for _, b := range c.Bad {
+		m.pageFailed(r.Room, r.Seq, b, false)
+	}
+	if len(c.Bad) > 0 {
+		m.fail(r, events.AbortCause_ABORT_CAUSE_PAGE_CHECK, fmt.Sprintf("%d pages changed after they landed, first page %d", len(c.Bad), c.Bad[0].Page), m.cfg.Node, nil)
+	} else {
+		m.succeed(r)
+	}
+	m.touch(c.RoomSeq)
+}
+
+func (m *Machine) pageFailed(room uint64, seq roomKey, b PageReport, after bool) {
+	m.emit(&events.Event{Room: room, RoomSeq: seq, Payload: &events.Event_PageCheckFailed{PageCheckFailed: &events.PageCheckFailed{
+		Page: b.Page, To: string(b.To), Detail: b.Detail, AfterSuccess: after,
+	}}})
+}
+
+// pageReport takes the engine's own finding. It is evidence; a room that has
+// not ended fails by it.
+func (m *Machine) pageReport(c PageReport) {
+	r := m.current(c.Room)
+	if r == nil {
+		k := m.st.Known[c.Room]
+		if k == nil {
+			m.refuse("unknown_room", fmt.Sprintf("room %d was never open here", c.Room))
+			return
+		}
+		m.pageFailed(c.Room, k.View.RoomSeq, c, true)
+		return
+	}
+	m.res.RoomSeq = r.Seq
+	m.pageFailed(c.Room, r.Seq, c, r.Outcome == OutcomeSucceeded)
+	if r.live() {
+		m.fail(r, events.AbortCause_ABORT_CAUSE_PAGE_CHECK, c.Detail, m.cfg.Node, nil)
+		m.touch(r.Seq)
+	}
+}
+
+// roomDeadline is when a decode room has to be looked at next. Every
+// non-terminal state has one (cases.md C-34), each with its own clock (C-35).
+func (m *Machine) roomDeadline(r *Room) (uint64, bool) {
+	switch {
+	case r.live() && r.LandedAt != 0:
+		return r.LandedAt + millis(m.cfg.TransferTimeout), !m.checks[r.Seq]
+	case r.live() && r.PublishedAt != 0:
+		return r.PublishedAt + millis(m.cfg.WaitingTimeout), !m.checks[r.Seq]
+	case r.live():
+		return r.OpenedAt + millis(m.cfg.BootstrapTimeout), true
+	case r.Outcome == OutcomeFailed && r.Gen != 0:
+		at, ok := m.retryAt(r)
+		if !r.TimedOut {
+			if t := r.ArmedAt + millis(m.cfg.AckTimeout); !ok || t < at {
+				at, ok = t, true
+			}
+		}
+		return at, ok
+	}
+	return 0, false
+}
+
+func (m *Machine) roomDue(r *Room) {
+	switch {
+	case r.live() && r.LandedAt != 0:
+		m.fail(r, events.AbortCause_ABORT_CAUSE_TRANSFER_TIMEOUT, "nothing landed for "+m.cfg.TransferTimeout.String()+r.silent(), m.cfg.Node, nil)
+	case r.live() && r.PublishedAt != 0:
+		m.fail(r, events.AbortCause_ABORT_CAUSE_WAITING_TIMEOUT, "no data within "+m.cfg.WaitingTimeout.String()+r.silent(), m.cfg.Node, nil)
+	case r.live():
+		m.fail(r, events.AbortCause_ABORT_CAUSE_BOOTSTRAP_TIMEOUT, "not published within "+m.cfg.BootstrapTimeout.String(), m.cfg.Node, nil)
+	default:
+		if !r.TimedOut && r.ArmedAt+millis(m.cfg.AckTimeout) <= m.now.Clock {
+			m.ackTimedOut(r)
+		}
+		if at, ok := m.retryAt(r); ok && at <= m.now.Clock && m.st.Rooms[r.Seq] != nil {
+			m.resendAborts(r, "")
+		}
+	}
+}
+
+// silent names the ranks that have not said that they are done (cases.md C-56).
+func (r *Room) silent() string {
+	s := ""
+	for _, p := range r.Pairs {
+		if !p.Dummy && !p.Succeeded {
+			if s == "" {
+				s = "; waiting for "
+			} else {
+				s += ","
+			}
+			s += string(p.Rank)
+		}
+	}
+	return s
+}

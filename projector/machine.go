@@ -1,0 +1,244 @@
+package projector
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// Machine runs the protocol of one node. See the package comment for what the
+// caller owes.
+type Machine struct {
+	cfg Config
+	st  *State
+
+	// Of the present life only; none of it is needed to fold the log.
+	boot    uint64
+	inc     uint64
+	started bool
+	stopped bool
+	logFull bool
+	now     Instant
+	res     Result
+	timers  timers
+	gates   map[string]bool // decode endpoints that read our extension (wire.md 9.1)
+	retries map[roomKey]*retry
+	rejects map[rejectKey]*reject
+	checks  map[roomKey]bool // CheckPages under way
+	badPeer map[string]string
+	unsafe  map[uint64]bool // leases whose room was released unsafely
+}
+
+type retry struct {
+	attempt uint64
+	at      uint64
+}
+
+// New makes the machine of a node with an empty log.
+func New(cfg Config) *Machine {
+	cfg.fill()
+	m := &Machine{cfg: cfg, st: newState(&cfg)}
+	m.reset()
+	return m
+}
+
+func (m *Machine) reset() {
+	m.timers = timers{}
+	m.gates = map[string]bool{}
+	m.retries = map[roomKey]*retry{}
+	m.rejects = map[rejectKey]*reject{}
+	m.checks = map[roomKey]bool{}
+	m.badPeer = map[string]string{}
+	m.unsafe = map[uint64]bool{}
+}
+
+// Apply folds one event of the log. Events come in sequence order.
+func (m *Machine) Apply(e *events.Event) { m.apply(e) }
+
+// Step takes one command and returns the events to append and what the shell
+// must do after them, in order. The same inputs give the same results, byte
+// for byte, on every host and in every replay.
+func (m *Machine) Step(now Instant, cmd Command) Result {
+	m.now = now
+	m.res = Result{}
+	if !m.started {
+		if s, ok := cmd.(Start); ok {
+			m.start(s)
+		} else {
+			m.refuse("not_ready", "the node has not started")
+		}
+		return m.take()
+	}
+	if m.stopped {
+		m.refuse("not_ready", "the node has stopped")
+		return m.take()
+	}
+	m.merge(cmd)
+	switch c := cmd.(type) {
+	case Tick:
+	case Stop:
+		m.stop(c)
+	case LogState:
+		m.logFull = c.Full
+	case ReRegister:
+		m.reregister(c)
+	case MemoryAdded:
+		m.emit(&events.Event{Payload: &events.Event_MemoryRegistered{MemoryRegistered: &events.MemoryRegistered{
+			Name: c.Name, Bytes: c.Bytes, Pages: c.Pages, ItemBytes: c.ItemBytes, Kind: c.Kind,
+		}}})
+	case Rejected:
+		m.reject(c)
+	case PeerDiscovered:
+		m.discovered(c)
+	case Heartbeat:
+		m.heartbeat(c)
+	case ConnectionEnded:
+		m.connectionEnded(c)
+	case GateClosed:
+		delete(m.gates, c.Address)
+	default:
+		if m.cfg.Role == events.Role_ROLE_PREFILL {
+			m.stepPrefill(cmd)
+		} else {
+			m.stepDecode(cmd)
+		}
+	}
+	m.fire()
+	return m.take()
+}
+
+func (m *Machine) stepDecode(cmd Command) {
+	switch c := cmd.(type) {
+	case OpenRoom:
+		m.open(c)
+	case PublishRoom:
+		m.publishRoom(c)
+	case PublishResult:
+		m.publishResult(c)
+	case FinishRoom:
+		m.finish(c.Room, "finish")
+	case AbortRoom:
+		m.abortRoom(c)
+	case ForceRelease:
+		m.force(c)
+	case FenceRoom:
+		m.fenceRoom(c)
+	case PageReport:
+		m.pageReport(c)
+	case PagesChecked:
+		m.pagesChecked(c)
+	case Landed:
+		m.landed(c)
+	case LateWrite:
+		m.lateWrite(c)
+	case FenceResult:
+		m.fenceResult(c)
+	case WireAck:
+		m.ack(c)
+	case WireStatus:
+		m.status(c)
+	default:
+		m.refuse("bad_request", "not a command of a decode node")
+	}
+}
+
+func (m *Machine) stepPrefill(cmd Command) {
+	switch c := cmd.(type) {
+	case WireRegister:
+		m.register(c)
+	case WireMetadata:
+		m.metadata(c)
+	case WireAbort:
+		m.abort(c)
+	case AwaitRoom:
+		m.await(c)
+	case SendChunk:
+		m.sendChunk(c)
+	case WriteDone:
+		m.writeDone(c)
+	case AbortRoom:
+		m.abortPRoom(c)
+	case ClearRoom:
+		m.clear(c)
+	default:
+		m.refuse("bad_request", "not a command of a prefill node")
+	}
+}
+
+func (m *Machine) take() Result {
+	r := m.res
+	m.res = Result{}
+	return r
+}
+
+func (m *Machine) refuse(word, detail string) {
+	m.res.Refused = &Refusal{Word: word, Detail: detail}
+}
+
+// emit appends an event to the result and folds it. Room, RoomSeq, Rank, Cause
+// and Payload are the caller's; the rest is filled in here.
+func (m *Machine) emit(e *events.Event) uint64 {
+	e.Seq = m.st.Seq + 1
+	h := m.st.HLC.Next(m.now.Wall)
+	e.Hlc = uint64(h)
+	e.Node = m.cfg.Node
+	e.Boot = m.boot
+	e.Incarnation = m.inc
+	e.TimeOffsetMs = int64(m.now.Clock) - int64(h.Millis()) //nolint:gosec // ms fit
+	m.apply(e)
+	m.res.Events = append(m.res.Events, e)
+	return e.Seq
+}
+
+// do appends an effect that waits for everything emitted so far.
+func (m *Machine) do(a Action) { m.doAfter(m.st.Seq, a) }
+
+func (m *Machine) doAfter(seq uint64, a Action) {
+	m.res.Effects = append(m.res.Effects, Effect{After: seq, Do: a})
+}
+
+// merge moves the hybrid clock past the sender's (wire.md 9.3, field 4).
+func (m *Machine) merge(cmd Command) {
+	if x := extOf(cmd); x != nil {
+		m.st.HLC = m.st.HLC.Merge(events.HLC(x.HLC))
+	}
+}
+
+func extOf(cmd Command) *Ext {
+	switch c := cmd.(type) {
+	case WireRegister:
+		return c.Ext
+	case WireMetadata:
+		return c.Ext
+	case WireAbort:
+		return c.Ext
+	case WireAck:
+		return c.Ext
+	case WireStatus:
+		return c.Ext
+	}
+	return nil
+}
+
+func causeOf(x *Ext) *events.Cause {
+	if x == nil || x.CauseSeq == 0 {
+		return nil
+	}
+	return &events.Cause{Node: x.Node, Seq: x.CauseSeq}
+}
+
+func localCause(seq uint64) *events.Cause { return &events.Cause{Seq: seq} }
+
+// ext is what every outgoing extension says of this node.
+func (m *Machine) ext(roomSeq, causeSeq uint64) Ext {
+	return Ext{
+		Node: m.cfg.Node, Boot: m.boot, Incarnation: m.inc, HLC: uint64(m.st.HLC),
+		RoomSeq: roomSeq, CauseSeq: causeSeq, LogID: m.st.LogID,
+	}
+}
+
+func sortedKeys[K cmp.Ordered, V any](mp map[K]V) []K {
+	return slices.Sorted(maps.Keys(mp))
+}

@@ -1,0 +1,243 @@
+package projector
+
+import (
+	"github.com/pdlog/pdlog/events"
+)
+
+// abort takes an ABORT (wire.md 1.4, 4.2). Every one with a return address of a
+// registered peer is answered: drained now: now; else at the drain; and if an
+// earlier life of this node may still write: cannot_tell, to a peer that can be
+// told so.
+func (m *Machine) abort(c WireAbort) {
+	r := m.pcurrent(c.Room)
+	if c.Address == "" { // no way to answer: the room still ends (F38)
+		if r != nil && r.live() {
+			m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(c.At), Payload: &events.Event_AbortReceived{AbortReceived: &events.AbortReceived{Generation: c.Generation}}})
+			m.failP(r, events.AbortCause_ABORT_CAUSE_ABORTED, "ABORT without an address", "")
+			m.settleP(r)
+			m.touchAny(r.Seq)
+		}
+		return
+	}
+	ep, why := m.endpoint(c.Address, c.Ext)
+	if why != "" {
+		m.reject(Rejected{Kind: "abort", Reason: why, From: c.Address})
+		return
+	}
+	var seq uint64
+	if c.Ext != nil {
+		seq = c.Ext.RoomSeq
+		m.gates[c.Address] = true
+	}
+	r, rc := m.abortRoomOf(c.Room, ep.Rank.Node(), seq)
+	ev := &events.AbortReceived{To: string(ep.Rank), Address: c.Address, Generation: c.Generation, DecodeRoomSeq: seq}
+	e := &events.Event{Room: c.Room, Rank: string(c.At), Cause: causeOf(c.Ext), Payload: &events.Event_AbortReceived{AbortReceived: ev}}
+	if r == nil {
+		m.abortOfReceipt(c, ep, seq, rc, e)
+		return
+	}
+	e.RoomSeq = r.Seq
+	t := r.target(c.At, c.Address)
+	switch {
+	case t != nil && t.Gen != nil && c.Generation != nil && *c.Generation < *t.Gen:
+		ev.Stale = true // lower than the one held: changes nothing (F47)
+		m.emit(e)
+		return
+	case t != nil && equalGen(t.Gen, c.Generation):
+		t.Repeats++
+		ev.Repeats = t.Repeats
+		if t.Repeats&(t.Repeats-1) == 0 { // a repeat; each power of two is on the log
+			m.emit(e)
+		}
+	default:
+		m.emit(e)
+	}
+	reason := "aborted by " + ep.Rank.Node()
+	if c.Ext != nil && c.Ext.Reason != "" {
+		reason = c.Ext.Reason
+	}
+	m.failP(r, events.AbortCause_ABORT_CAUSE_ABORTED, reason, string(ep.Rank)) // Failed first, then the target
+	if t = r.target(c.At, c.Address); t != nil {
+		m.answer(r, t, t.Answered)
+	}
+	m.settleP(r)
+	m.touchAny(r.Seq)
+}
+
+// abortRoomOf finds the incarnation an ABORT is about. One that names an ended
+// incarnation does not touch the room that has the number now.
+func (m *Machine) abortRoomOf(room uint64, node string, seq uint64) (*PRoom, *Receipt) {
+	cur := m.pcurrent(room)
+	if seq == 0 {
+		if cur != nil {
+			return cur, nil
+		}
+		if l := m.st.Receipts[room]; len(l) > 0 {
+			return nil, l[len(l)-1]
+		}
+		return nil, nil
+	}
+	if cur != nil {
+		mine := false
+		for _, d := range cur.Dests {
+			if d.Node == node {
+				mine = true
+				if d.RoomSeq == seq {
+					return cur, nil
+				}
+			}
+		}
+		if rc := m.receipt(room, node, seq); rc != nil {
+			return nil, rc
+		}
+		for _, key := range sortedKeys(m.st.PRooms) { // an ended use that still holds tokens
+			if r := m.st.PRooms[key]; r.Room == room && r != cur {
+				for _, d := range r.Dests {
+					if d.Node == node && d.RoomSeq == seq {
+						return r, nil
+					}
+				}
+			}
+		}
+		if !mine && cur.live() && len(cur.Dests) == 0 && cur.OpenedAt != 0 {
+			return cur, nil // awaited, and the ABORT has overtaken the metadata
+		}
+		return nil, nil
+	}
+	return nil, m.receipt(room, node, seq)
+}
+
+// abortOfReceipt answers an ABORT of an incarnation that is not in the table:
+// ended here, or never seen.
+func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Receipt, e *events.Event) {
+	proof := events.Proof_PROOF_NEVER_SEEN
+	var key roomKey
+	repeat := false
+	switch {
+	case rc != nil && !rc.NeverSeen:
+		proof, key = events.Proof_PROOF_DRAINED, rc.Seq
+		if rc.CannotTell {
+			proof = events.Proof_PROOF_CANNOT_TELL
+		}
+	case rc == nil && seq != 0 && seq <= m.st.Watermark[ep.Rank.Node()]:
+		proof = events.Proof_PROOF_DRAINED
+	case m.st.UnknownPast:
+		proof = events.Proof_PROOF_CANNOT_TELL
+	}
+	if rc != nil {
+		for _, d := range rc.Dests {
+			if d.Rank == c.At && d.To == ep.Rank && equalGen(d.Gen, c.Generation) && d.Gen != nil {
+				repeat = true
+			}
+		}
+	}
+	e.RoomSeq = key
+	if !repeat {
+		m.emit(e)
+		m.boundReceipts()
+	}
+	if proof == events.Proof_PROOF_CANNOT_TELL {
+		m.withhold(c.Room, key, c.At, ep.Rank, c.Address, c.Generation, seq, 0)
+		return
+	}
+	if key != 0 && !rc.rank(c.At).Drained {
+		m.emit(&events.Event{Room: c.Room, RoomSeq: key, Rank: string(c.At), Payload: &events.Event_Drained{Drained: &events.Drained{Writes: rc.rank(c.At).Writes}}})
+	}
+	m.sendAck(c.Room, key, c.At, ep.Rank, c.Address, c.Generation, seq, proof, repeat)
+}
+
+func (rc *Receipt) rank(id RankID) *PRank {
+	p := rc.Ranks[id]
+	if p == nil {
+		p = &PRank{}
+		rc.Ranks[id] = p
+	}
+	return p
+}
+
+// answer acknowledges a target if its rank has drained, else holds it: targets
+// belong to the open writes (F7, F9).
+func (m *Machine) answer(r *PRoom, t *Target, repeat bool) {
+	open := r.openTokens(t.Rank)
+	pr := r.rank(t.Rank)
+	switch {
+	case open > 0 && r.uncertainOld(t.Rank), open == 0 && r.OldLife && !pr.Drained && !r.provenRank(t.Rank):
+		if !t.Answered {
+			m.withhold(r.Room, r.Seq, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq, open)
+		} else {
+			m.tellCannot(r.Room, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq)
+		}
+	case open > 0:
+		if !t.Held {
+			m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(t.Rank), Payload: &events.Event_AckTargetHeld{AckTargetHeld: &events.AckTargetHeld{
+				To: string(t.To), Address: t.Address, Generation: t.Gen, Outstanding: uint64(open), //nolint:gosec // count
+			}}})
+		}
+	default:
+		if !pr.Drained {
+			m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(t.Rank), Payload: &events.Event_Drained{Drained: &events.Drained{Writes: pr.Writes}}})
+		}
+		m.sendAck(r.Room, r.Seq, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq, events.Proof_PROOF_DRAINED, repeat)
+	}
+}
+
+// uncertainOld: an open token of the rank was posted in an earlier life.
+func (r *PRoom) uncertainOld(rank RankID) bool {
+	if !r.OldLife {
+		return false
+	}
+	for _, t := range r.Tokens {
+		if t.Rank == rank {
+			return true
+		}
+	}
+	return false
+}
+
+// provenRank: the log of an earlier life proves that the rank has nothing open:
+// it had drained, had reported success, or that life ended with a clean stop.
+func (r *PRoom) provenRank(rank RankID) bool {
+	pr := r.Ranks[rank]
+	return r.LifeClean || pr != nil && (pr.Drained || pr.Concluded)
+}
+
+func (r *PRoom) provenEnd() bool {
+	for _, rank := range r.ranks() {
+		if !r.provenRank(rank) {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Machine) sendAck(room uint64, key roomKey, rank, to RankID, addr string, gen *uint64, seq uint64, proof events.Proof, repeat bool) {
+	s := m.emit(&events.Event{Room: room, RoomSeq: key, Rank: string(rank), Payload: &events.Event_AckSent{AckSent: &events.AckSent{
+		To: string(to), Address: addr, Generation: gen, Proof: proof, DecodeRoomSeq: seq, Repeat: repeat,
+	}}})
+	x := m.ext(seq, s)
+	x.Proof = proof
+	if proof == events.Proof_PROOF_NEVER_SEEN {
+		x.LogSince = m.st.LogSince
+	}
+	m.doAfter(s, SendAck{Room: room, Rank: rank, WireID: m.wireID(rank), To: to, Address: addr, Generation: gen, WithExt: m.gates[addr], Ext: x})
+}
+
+// withhold: no ACK. A peer that reads our extension is told that we cannot
+// tell, so that it fences instead of waiting; any other hears nothing.
+func (m *Machine) withhold(room uint64, key roomKey, rank, to RankID, addr string, gen *uint64, seq uint64, open int) {
+	m.emit(&events.Event{Room: room, RoomSeq: key, Rank: string(rank), Payload: &events.Event_AckWithheld{AckWithheld: &events.AckWithheld{
+		To: string(to), Address: addr, Generation: gen, Reason: "cannot_tell", Outstanding: uint64(open), Told: m.gates[addr], //nolint:gosec // count
+	}}})
+	m.tellCannot(room, rank, to, addr, gen, seq)
+}
+
+func (m *Machine) tellCannot(room uint64, rank, to RankID, addr string, gen *uint64, seq uint64) {
+	if !m.gates[addr] {
+		return
+	}
+	x := m.ext(seq, m.st.Seq)
+	x.Proof = events.Proof_PROOF_CANNOT_TELL
+	id := m.wireID(rank)
+	x.PrefillRank = &id
+	m.do(SendAck{Room: room, Rank: rank, WireID: id, To: to, Address: addr, Generation: gen, WithExt: true, Ext: x})
+}

@@ -1,0 +1,427 @@
+package projector
+
+import (
+	"fmt"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+func (m *Machine) pcurrent(room uint64) *PRoom { return m.st.PRooms[m.st.PCurrent[room]] }
+
+// await: the engine has the request (or its first chunk) and waits for
+// metadata.
+func (m *Machine) await(c AwaitRoom) {
+	if r := m.pcurrent(c.Room); r != nil {
+		m.res.RoomSeq = r.Seq
+		switch {
+		case r.live() && r.Awaited:
+			m.refuse("room_live", fmt.Sprintf("room %d is open since seq %d", c.Room, r.Seq))
+			return
+		case r.live(): // metadata came first
+			r.Awaited = true
+			if rank := r.readyRank(); rank != "" {
+				m.doAfter(0, Tell{Kind: TellReady, Room: r.Room, RoomSeq: r.Seq, Who: string(rank)})
+			}
+			return
+		case !r.Awaited && !r.Cleared: // it ended before the engine asked for it
+			r.Awaited = true
+			m.doAfter(0, Tell{Kind: TellFailed, Room: r.Room, RoomSeq: r.Seq, Cause: r.Cause, Reason: r.Reason})
+			return
+		}
+		m.clearRoom(r) // a new use of the number
+	}
+	if ref := m.admitP(); ref != nil {
+		m.res.Refused = ref
+		return
+	}
+	seq := m.st.Seq + 1
+	m.emit(&events.Event{Room: c.Room, RoomSeq: seq, Payload: &events.Event_RoomOpened{RoomOpened: &events.RoomOpened{
+		Role: events.Role_ROLE_PREFILL, RequestId: c.RequestID, TraceId: c.TraceID,
+	}}})
+	m.res.RoomSeq = seq
+	m.touch(seq)
+}
+
+func (m *Machine) admitP() *Refusal {
+	switch {
+	case m.st.Draining:
+		return &Refusal{Word: "not_ready", Detail: "the node is draining"}
+	case m.logFull:
+		return &Refusal{Word: "not_ready", Detail: "the log takes no new rooms: its volume is full or it is behind"}
+	case len(m.st.PRooms) >= m.cfg.MaxRooms:
+		return &Refusal{Word: "not_ready", Detail: fmt.Sprintf("%d rooms are open, the limit", len(m.st.PRooms))}
+	}
+	return nil
+}
+
+// metadata takes a destination. A message creates a room only here, and only
+// for a new incarnation (I7, F16).
+func (m *Machine) metadata(c WireMetadata) {
+	ep, why := m.endpoint(c.Address, c.Ext)
+	if why != "" {
+		m.reject(Rejected{Kind: "metadata", Reason: why, From: c.Address})
+		return
+	}
+	var seq, boot uint64
+	var logID []byte
+	if c.Ext != nil {
+		seq, boot, logID = c.Ext.RoomSeq, c.Ext.Boot, c.Ext.LogID
+		m.gates[c.Address] = true
+	} else {
+		delete(m.gates, c.Address)
+	}
+	node := ep.Rank.Node()
+	r := m.pcurrent(c.Room)
+	var dup, known *Dest
+	if r != nil {
+		dup = r.dest(c.At, ep.Rank)
+		for _, d := range r.Dests {
+			if d.Node == node {
+				known = d
+			}
+		}
+	}
+	switch {
+	case dup != nil && dup.RoomSeq == seq:
+		m.reject(Rejected{Kind: "metadata", Reason: "a copy of what is known", From: c.Address})
+		return
+	case known != nil && seq != 0 && seq < known.RoomSeq:
+		m.reject(Rejected{Kind: "metadata", Reason: "of an earlier incarnation", From: c.Address})
+		return
+	case known != nil && seq != 0 && seq > known.RoomSeq:
+		m.supersede(r)
+		r = nil
+	}
+	if refused := m.refuseMetadata(r, c, node, seq); refused != "" {
+		m.tellRefused(c, ep, seq, refused)
+		return
+	}
+	if r != nil && !r.live() {
+		if !r.sameIncarnation(node, seq) {
+			m.clearRoom(r)
+		}
+		r = nil // a new use of the number, whose last use has ended
+	}
+	key := m.st.Seq + 1
+	if r != nil {
+		key = r.Seq
+	}
+	s := m.emit(&events.Event{Room: c.Room, RoomSeq: key, Rank: string(c.At), Cause: causeOf(c.Ext), Payload: &events.Event_MetadataReceived{MetadataReceived: &events.MetadataReceived{
+		To: string(ep.Rank), Address: c.Address, DecodeRoomSeq: seq, DecodeNode: node, Pages: c.Pages, Aux: c.Aux, Dummy: c.Dummy,
+		RequiredDstInfoNum: c.Required, DecodePrefixLen: c.PrefixLen, WriteKeys: keysOf(c.Ext), DecodeBoot: boot, DecodeLogId: logID, Session: c.Session,
+	}}})
+	r = m.st.PRooms[key]
+	if r.ready(c.At) {
+		m.doAfter(s, Tell{Kind: TellReady, Room: r.Room, RoomSeq: r.Seq, Who: string(c.At), Pages: c.Pages})
+		m.flush(r, c.At)
+	}
+	m.touch(key)
+}
+
+func keysOf(x *Ext) []*events.WriteKey {
+	if x == nil {
+		return nil
+	}
+	return x.Keys
+}
+
+// refuseMetadata says why a destination is answered Failed; "" = it is taken.
+func (m *Machine) refuseMetadata(r *PRoom, c WireMetadata, node string, seq uint64) string {
+	st := m.st
+	switch {
+	case seq != 0 && m.receipt(c.Room, node, seq) != nil:
+		return "this incarnation has ended"
+	case r != nil && r.Outcome == OutcomeSucceeded && len(r.Targets) == 0 && r.sameIncarnation(node, seq):
+		return "" // another rank's metadata, after the first ranks are done
+	case r != nil && !r.live() && r.sameUse(node, seq):
+		return "the room has ended: " + r.Reason
+	case r == nil && seq != 0 && seq <= st.Watermark[node]:
+		return "older than what is remembered"
+	case (r == nil || !r.live()) && m.admitP() != nil:
+		return m.admitP().Detail
+	}
+	return ""
+}
+
+// sameUse: metadata that belongs to a room which has ended here: another rank's
+// copy of the same incarnation, or the answer to an await that has expired.
+func (r *PRoom) sameUse(node string, seq uint64) bool {
+	if len(r.Dests) == 0 {
+		return !r.Cleared
+	}
+	for _, d := range r.Dests {
+		if d.Node == node {
+			return d.RoomSeq == seq
+		}
+	}
+	return !r.Cleared
+}
+
+func (r *PRoom) sameIncarnation(node string, seq uint64) bool {
+	for _, d := range r.Dests {
+		if d.Node == node && d.RoomSeq == seq && seq != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// readyRank is the first rank that has all of its metadata, "" if none has.
+func (r *PRoom) readyRank() RankID {
+	for _, rank := range r.ranks() {
+		if r.ready(rank) {
+			return rank
+		}
+	}
+	return ""
+}
+
+// tellRefused answers metadata that is not taken: Failed at once, once.
+func (m *Machine) tellRefused(c WireMetadata, ep *Endpoint, seq uint64, reason string) {
+	if rc := m.receipt(c.Room, ep.Rank.Node(), seq); rc != nil && seq != 0 {
+		for _, d := range rc.Dests {
+			if d.Rank == c.At && d.To == ep.Rank {
+				m.reject(Rejected{Kind: "metadata", Reason: "of an incarnation that has ended", From: c.Address})
+				return // it was told, or has asked itself
+			}
+		}
+	}
+	var key roomKey
+	if r := m.pcurrent(c.Room); r != nil && r.sameUse(ep.Rank.Node(), seq) && !r.live() && len(r.Dests) > 0 {
+		key = r.Seq
+	}
+	if c.Dummy {
+		return
+	}
+	m.sendStatus(c.Room, key, c.At, ep.Rank, c.Address, seq, false, reason, nil)
+}
+
+// supersede ends a use of a number that a newer incarnation has taken.
+func (m *Machine) supersede(r *PRoom) {
+	if r.live() {
+		m.failP(r, events.AbortCause_ABORT_CAUSE_SUPERSEDED, "a newer incarnation has the number", "")
+	}
+	m.clearRoom(r)
+}
+
+func (m *Machine) sendStatus(room uint64, key roomKey, rank, to RankID, addr string, seq uint64, ok bool, reason string, drained *bool) {
+	st := &events.StatusSent{To: string(to), Status: events.TerminalStatus_TERMINAL_STATUS_FAILED, Reason: reason, DecodeRoomSeq: seq}
+	if ok {
+		st.Status = events.TerminalStatus_TERMINAL_STATUS_SUCCESS
+	}
+	s := m.emit(&events.Event{Room: room, RoomSeq: key, Rank: string(rank), Payload: &events.Event_StatusSent{StatusSent: st}})
+	x := m.ext(seq, s)
+	x.Reason, x.Drained = reason, drained
+	m.doAfter(s, SendStatus{
+		Room: room, Rank: rank, WireID: m.wireID(rank), To: to, Address: addr, Success: ok, Reason: reason, WithExt: m.gates[addr], Ext: x,
+	})
+}
+
+func (m *Machine) wireID(rank RankID) uint32 {
+	if i, ok := m.cfg.localRank(rank); ok {
+		return m.cfg.Ranks[i].WireID
+	}
+	return 0
+}
+
+// failP ends a live prefill room. Its end is told to every decode rank of the
+// room at once, once (F36, F37), but not to the node that asked for it.
+func (m *Machine) failP(r *PRoom, cause events.AbortCause, reason, who string) {
+	if !r.live() {
+		return
+	}
+	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomFailed{RoomFailed: &events.RoomFailed{Cause: cause, Reason: reason, Who: who}}})
+	m.doAfter(seq, Tell{Kind: TellFailed, Room: r.Room, RoomSeq: r.Seq, Cause: cause, Reason: reason, Who: who})
+	m.do(SealRoom{Room: r.Room, RoomSeq: r.Seq})
+	for _, q := range append([]queued(nil), r.Queue...) {
+		m.skip(r, q.cmd, "the room has ended")
+	}
+	for _, d := range r.Dests {
+		if d.Dummy || d.StatusTold != 0 || r.TermNode != "" && d.Node == r.TermNode {
+			continue
+		}
+		if cause == events.AbortCause_ABORT_CAUSE_RESTART && d.Boot != 0 {
+			continue // a pdlog peer sees the new life itself, and asks
+		}
+		drained := r.openTokens(d.Rank) == 0
+		m.sendStatus(r.Room, r.Seq, d.Rank, d.To, d.Address, d.RoomSeq, false, reason, &drained)
+	}
+}
+
+// settleP draws the consequences when a room may have ended or drained: every
+// path that closes a token or ends a room comes through here (F8).
+func (m *Machine) settleP(r *PRoom) {
+	if m.st.PRooms[r.Seq] == nil {
+		return
+	}
+	if r.live() {
+		m.conclude(r)
+	}
+	if r.live() {
+		return
+	}
+	for _, t := range r.Targets {
+		if !t.Answered {
+			m.answer(r, t, false)
+		}
+	}
+	if len(r.Tokens) == 0 && !r.SourceFree {
+		seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_SourceReleased{SourceReleased: &events.SourceReleased{}}})
+		m.doAfter(seq, Tell{Kind: TellSourceReleased, Room: r.Room, RoomSeq: r.Seq})
+	}
+}
+
+// conclude reports success for each rank that has posted its last chunk and has
+// no open write; the room has succeeded when every rank that owes data has.
+func (m *Machine) conclude(r *PRoom) {
+	if len(r.Dests) == 0 {
+		return
+	}
+	all := len(r.Queue) == 0
+	for _, rank := range r.ranks() {
+		pr := r.rank(rank)
+		if pr.Concluded || r.dummyRank(rank) {
+			continue
+		}
+		if !pr.LastPosted || r.openTokens(rank) > 0 || r.queuedFor(rank) || !r.ready(rank) {
+			all = false
+			continue
+		}
+		drained := true
+		for _, d := range r.Dests {
+			if d.Rank == rank && !d.Dummy && d.StatusTold == 0 {
+				m.sendStatus(r.Room, r.Seq, rank, d.To, d.Address, d.RoomSeq, true, "", &drained)
+			}
+		}
+	}
+	if all {
+		seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomSucceeded{RoomSucceeded: &events.RoomSucceeded{}}})
+		m.doAfter(seq, Tell{Kind: TellSucceeded, Room: r.Room, RoomSeq: r.Seq})
+	}
+}
+
+// ranks lists the local ranks that hold a destination, in order.
+func (r *PRoom) ranks() []RankID {
+	set := map[RankID]bool{}
+	for _, d := range r.Dests {
+		set[d.Rank] = true
+	}
+	return sortedKeys(set)
+}
+
+func (r *PRoom) dummyRank(rank RankID) bool {
+	for _, d := range r.Dests {
+		if d.Rank == rank && !d.Dummy {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *PRoom) queuedFor(rank RankID) bool {
+	for _, q := range r.Queue {
+		if q.cmd.Rank == rank {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Machine) abortPRoom(c AbortRoom) {
+	r := m.pcurrent(c.Room)
+	if r == nil {
+		if m.st.Receipts[c.Room] == nil {
+			m.refuse("unknown_room", fmt.Sprintf("room %d is not open here", c.Room))
+		}
+		return
+	}
+	m.res.RoomSeq = r.Seq
+	reason := c.Reason
+	if reason == "" {
+		reason = "aborted by the engine"
+	}
+	m.failP(r, events.AbortCause_ABORT_CAUSE_CLIENT, reason, m.cfg.Node)
+	m.settleP(r)
+}
+
+// clear: the engine forgets the room. Writes and ACK targets do not go with it
+// (F9); a live room is ended first.
+func (m *Machine) clear(c ClearRoom) {
+	r := m.pcurrent(c.Room)
+	if r == nil {
+		if m.st.Receipts[c.Room] == nil {
+			m.refuse("unknown_room", fmt.Sprintf("room %d is not open here", c.Room))
+		}
+		return
+	}
+	m.res.RoomSeq = r.Seq
+	if r.live() {
+		m.failP(r, events.AbortCause_ABORT_CAUSE_CLIENT, "cleared by the engine", m.cfg.Node)
+		m.settleP(r)
+	}
+	m.clearRoom(r)
+}
+
+func (m *Machine) clearRoom(r *PRoom) {
+	if r.Cleared || m.st.PRooms[r.Seq] == nil {
+		return
+	}
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomCleared{RoomCleared: &events.RoomCleared{}}})
+	m.boundReceipts()
+}
+
+// boundReceipts drops the oldest receipts above the bound, raising the
+// watermark of their decode nodes: what is older than it is answered by it.
+func (m *Machine) boundReceipts() {
+	for len(m.st.receiptQ) > m.cfg.MaxReceipts {
+		rc := m.st.receiptQ[0]
+		p := &events.ReceiptDropped{}
+		for _, d := range rc.Dests {
+			if d.RoomSeq > p.DecodeRoomSeq {
+				p.DecodeNode, p.DecodeRoomSeq = d.Node, d.RoomSeq
+			}
+		}
+		m.emit(&events.Event{Room: rc.Room, Payload: &events.Event_ReceiptDropped{ReceiptDropped: p}})
+	}
+}
+
+// proomDeadline: bootstrapping, waiting for chunks, and each write under way
+// have clocks of their own.
+func (m *Machine) proomDeadline(r *PRoom) (uint64, bool) {
+	at, ok := uint64(0), false
+	for _, t := range r.Tokens {
+		if d := t.PostedAt + millis(m.cfg.TransferTimeout); !t.Uncertain && (!ok || d < at) {
+			at, ok = d, true
+		}
+	}
+	if ok || !r.live() {
+		return at, ok
+	}
+	if len(r.Dests) == 0 {
+		return r.OpenedAt + millis(m.cfg.BootstrapTimeout), true
+	}
+	// Longer than decode's own limits: decode decides first if it is alive.
+	return r.ActiveAt + millis(m.cfg.WaitingTimeout) + millis(m.cfg.TransferTimeout), true
+}
+
+func (m *Machine) proomDue(r *PRoom) {
+	over := false
+	for _, id := range sortedKeys(r.Tokens) {
+		t := r.Tokens[id]
+		if !t.Uncertain && t.PostedAt+millis(m.cfg.TransferTimeout) <= m.now.Clock {
+			m.uncertain(r, t, "not done within "+m.cfg.TransferTimeout.String())
+			over = true
+		}
+	}
+	switch {
+	case over:
+		m.failP(r, events.AbortCause_ABORT_CAUSE_TRANSFER_TIMEOUT, "a write was not done within "+m.cfg.TransferTimeout.String(), m.cfg.Node)
+	case !r.live() || len(r.Tokens) > 0:
+		return
+	case len(r.Dests) == 0:
+		m.failP(r, events.AbortCause_ABORT_CAUSE_BOOTSTRAP_TIMEOUT, "no metadata within "+m.cfg.BootstrapTimeout.String(), m.cfg.Node)
+	default:
+		m.failP(r, events.AbortCause_ABORT_CAUSE_WAITING_TIMEOUT, "no chunk within the limits", m.cfg.Node)
+	}
+	m.settleP(r)
+}

@@ -1,0 +1,416 @@
+package projector
+
+import (
+	"github.com/pdlog/pdlog/events"
+)
+
+// State is everything a node knows of its rooms, pages and peers: a fold over
+// its log. Only apply changes it.
+type State struct {
+	Seq         uint64
+	HLC         events.HLC
+	LogSince    uint64 // hlc of the oldest event
+	Boot        uint64
+	Incarnation uint64
+	LogID       []byte
+	Started     bool // a life has been recorded
+	Clean       bool // the newest life ended with NodeStopped
+	Draining    bool
+	DrainUntil  uint64
+	UnknownPast bool
+	LifeSince   uint64 // seq of the newest NodeStarted
+	LastGen     uint64
+
+	// decode
+	Rooms   map[roomKey]*Room
+	Current map[uint64]roomKey
+	Pages   []pageSlot
+	Aux     []roomKey
+	Known   map[uint64]*knownRoom
+	knownQ  []knownRef
+	// Rooms that were released without evidence: their keys end when the rank
+	// answers, or with this life.
+	Unsafe map[roomKey]*Room
+	Peers  map[string]*Peer
+
+	// prefill
+	PRooms    map[roomKey]*PRoom
+	PCurrent  map[uint64]roomKey
+	Endpoints map[string]*Endpoint
+	Receipts  map[uint64][]*Receipt // by room number, oldest first
+	receiptQ  []*Receipt
+	tokens    map[uint64]roomKey // open write -> its room
+	Watermark map[string]uint64  // decode node -> room_seq
+}
+
+type pageSlot struct {
+	owner roomKey
+	index int32 // place in the room's page list
+}
+
+// knownRoom is the bounded receipt of a room number on decode (kept for
+// knownFor at least): what the last incarnation came to, and that the number
+// was used.
+type knownRoom struct {
+	View RoomView
+	Uses int
+	At   uint64
+}
+
+type knownRef struct {
+	room uint64
+	at   uint64
+}
+
+// knownFor is how long decode remembers the use of a room number at least
+// (release rule 2: an hour), in ms.
+const knownFor = 3600 * 1000
+
+// Outcome is the terminal outcome of a room incarnation.
+type Outcome uint8
+
+// The outcomes.
+const (
+	OutcomeNone Outcome = iota
+	OutcomeSucceeded
+	OutcomeFailed
+)
+
+// Publish is how far the metadata of one pair got.
+type Publish uint8
+
+// The publish states; all but PublishNone count as published.
+const (
+	PublishNone Publish = iota
+	PublishStarted
+	PublishDone
+	PublishFailed
+)
+
+// Room is one incarnation of a room on a decode node.
+type Room struct {
+	Room        uint64
+	Seq         roomKey
+	Pages       []uint32
+	Aux         uint32
+	Pairs       []*Pair
+	ReserveOnly bool
+	OpenedAt    uint64
+	PublishedAt uint64
+	LandedAt    uint64
+	Outcome     Outcome
+	Cause       events.AbortCause
+	Reason      string
+	Gen         uint64
+	ArmedAt     uint64
+	TimedOut    bool
+	Quarantined bool
+	Covered     bool
+	Finished    bool
+	RequestID   string
+	TraceID     string
+	FailedSeq   uint64
+
+	timer uint64 // of the present life: when its entry in the heap is due
+}
+
+// Pair is one prefill rank and one local decode rank of a room.
+type Pair struct {
+	Rank     RankID
+	To       RankID
+	WireID   uint32
+	Dummy    bool
+	Required uint32
+
+	Publish   Publish
+	Lease     uint64
+	PublishAt uint64 // deadline clock, ms
+	PDLog     bool
+	Boot      uint64
+	Inc       uint64
+	LogSince  uint64
+	LogID     []byte
+	Fence     events.FenceKind
+
+	bits      []uint64 // landed pages, by place in the room's list
+	landed    int
+	AuxLanded bool
+	Succeeded bool // reported success
+
+	Evidence   events.Basis
+	Proof      events.Proof
+	FenceProof events.FenceKind
+	EvidenceAt uint64 // seq
+	Fencing    bool
+	CannotTell bool
+}
+
+// Peer is a prefill node as a decode node knows it.
+type Peer struct {
+	Node     string
+	PDLog    bool
+	Boot     uint64
+	Inc      uint64
+	LogSince uint64
+	LogID    []byte
+	Fence    events.FenceKind
+	Form     events.AckForm
+	Weak     bool
+	PageSize uint64
+	DType    string
+	Ranks    map[RankID]PeerRank
+	Missed   uint32
+	Suspect  bool
+	Lost     bool
+}
+
+// Endpoint is a decode rank as a prefill node knows it, by "ip:port".
+type Endpoint struct {
+	Rank    RankID
+	Address string
+	Session string
+	Boot    uint64 // 0 = not pdlog
+	Inc     uint64
+	LogID   []byte
+	at      map[RankID]bool
+}
+
+// PRoom is one incarnation of a room on a prefill node.
+type PRoom struct {
+	Room       uint64
+	Seq        roomKey
+	Life       uint64 // incarnation of the node that opened it
+	OpenedAt   uint64
+	ActiveAt   uint64 // last metadata, post or end of a write
+	Awaited    bool   // the engine knows it
+	Dests      []*Dest
+	Tokens     map[uint64]*Token
+	Queue      []queued
+	Posted     bool
+	Outcome    Outcome
+	Cause      events.AbortCause
+	Reason     string
+	Cleared    bool
+	SourceFree bool
+	Targets    []*Target
+	Ranks      map[RankID]*PRank
+	OldLife    bool // an earlier life of this node opened it
+	LifeClean  bool // that life ended with NodeStopped
+	RequestID  string
+	TraceID    string
+	TermNode   string // decode node whose ABORT ended it
+
+	timer uint64
+}
+
+// PRank is what one local rank has done for a room.
+type PRank struct {
+	LastPosted bool
+	Concluded  bool // its success was told
+	Drained    bool // a Drained event stands
+	Writes     uint64
+}
+
+// Dest is one destination: a decode rank that gave its pages to a local rank.
+type Dest struct {
+	Rank       RankID
+	To         RankID
+	Address    string
+	Session    string
+	Node       string // decode node
+	RoomSeq    uint64 // decode's room_seq, 0 = not known
+	LogID      []byte
+	Boot       uint64
+	Pages      []uint32
+	Aux        *uint32
+	Dummy      bool
+	Required   uint32
+	Keys       []*events.WriteKey
+	MetaSeq    uint64
+	StatusTold events.TerminalStatus
+}
+
+// Token is one posted write that has not ended.
+type Token struct {
+	ID        uint64
+	Rank      RankID
+	To        RankID
+	Chunk     uint32
+	Bytes     uint64
+	PostedAt  uint64
+	Uncertain bool
+}
+
+type queued struct {
+	seq uint64
+	cmd SendChunk
+}
+
+// Target is one decode endpoint that asked for an ACK of one local rank.
+type Target struct {
+	Rank     RankID
+	To       RankID
+	Address  string
+	Gen      *uint64
+	RoomSeq  uint64
+	Answered bool
+	Repeats  uint64
+
+	Held bool // AckTargetHeld stands
+}
+
+// Receipt is what is remembered of an ended room incarnation, or of an
+// incarnation that was aborted or refused before its metadata was taken.
+type Receipt struct {
+	Room       uint64
+	Seq        roomKey // 0: never opened here
+	Outcome    Outcome
+	NeverSeen  bool
+	Dests      []ReceiptDest
+	Ranks      map[RankID]*PRank
+	CannotTell bool
+}
+
+// ReceiptDest names a decode rank's incarnation in a receipt.
+type ReceiptDest struct {
+	Rank    RankID
+	To      RankID
+	Node    string
+	RoomSeq uint64
+	Gen     *uint64
+}
+
+func newState(cfg *Config) *State {
+	st := &State{
+		Rooms:     map[roomKey]*Room{},
+		Current:   map[uint64]roomKey{},
+		Known:     map[uint64]*knownRoom{},
+		Unsafe:    map[roomKey]*Room{},
+		Peers:     map[string]*Peer{},
+		PRooms:    map[roomKey]*PRoom{},
+		PCurrent:  map[uint64]roomKey{},
+		Endpoints: map[string]*Endpoint{},
+		Receipts:  map[uint64][]*Receipt{},
+		Watermark: map[string]uint64{},
+		tokens:    map[uint64]roomKey{},
+	}
+	if cfg.Role == events.Role_ROLE_DECODE {
+		st.Pages = make([]pageSlot, cfg.Pages)
+		st.Aux = make([]roomKey, cfg.AuxRows)
+	}
+	return st
+}
+
+func (r *Room) pair(rank, to RankID) *Pair {
+	for _, p := range r.Pairs {
+		if p.Rank == rank && p.To == to {
+			return p
+		}
+	}
+	return nil
+}
+
+func (r *Room) published() int {
+	n := 0
+	for _, p := range r.Pairs {
+		if p.Publish != PublishNone {
+			n++
+		}
+	}
+	return n
+}
+
+// live: no terminal outcome yet.
+func (r *Room) live() bool { return r.Outcome == OutcomeNone }
+
+// bootstrapping: metadata has not left for all pairs.
+func (r *Room) bootstrapping() bool {
+	for _, p := range r.Pairs {
+		if p.Publish != PublishDone {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Pair) owesEvidence() bool { return p.Publish != PublishNone && p.Evidence == 0 }
+
+// tracked: its writes go through our provider, so what landed is known.
+func (p *Pair) tracked() bool {
+	return p.PDLog || p.Fence == events.FenceKind_FENCE_KIND_HARD || p.Fence == events.FenceKind_FENCE_KIND_READER_STOPPED
+}
+
+func (r *Room) missing() []*events.Pair {
+	var out []*events.Pair
+	for _, p := range r.Pairs {
+		if p.owesEvidence() {
+			out = append(out, p.proto())
+		}
+	}
+	return out
+}
+
+func (p *Pair) proto() *events.Pair {
+	return &events.Pair{Rank: string(p.Rank), To: string(p.To), WireId: p.WireID, Dummy: p.Dummy}
+}
+
+func (r *PRoom) live() bool { return r.Outcome == OutcomeNone }
+
+func (r *PRoom) dest(rank, to RankID) *Dest {
+	for _, d := range r.Dests {
+		if d.Rank == rank && d.To == to {
+			return d
+		}
+	}
+	return nil
+}
+
+func (r *PRoom) target(rank RankID, addr string) *Target {
+	for _, t := range r.Targets {
+		if t.Rank == rank && t.Address == addr {
+			return t
+		}
+	}
+	return nil
+}
+
+func (r *PRoom) openTokens(rank RankID) int {
+	n := 0
+	for _, t := range r.Tokens {
+		if t.Rank == rank {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *PRoom) rank(id RankID) *PRank {
+	p := r.Ranks[id]
+	if p == nil {
+		p = &PRank{}
+		r.Ranks[id] = p
+	}
+	return p
+}
+
+// ready: the rank has its metadata from as many peers as they said there are.
+func (r *PRoom) ready(rank RankID) bool {
+	n, need := 0, uint32(1)
+	for _, d := range r.Dests {
+		if d.Rank == rank {
+			n++
+			need = max(need, d.Required)
+		}
+	}
+	return n > 0 && uint32(n) >= need //nolint:gosec // few
+}
+
+func (r *PRoom) unanswered() int {
+	n := 0
+	for _, t := range r.Targets {
+		if !t.Answered {
+			n++
+		}
+	}
+	return n
+}
