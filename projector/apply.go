@@ -149,7 +149,7 @@ func (m *Machine) applyDecode(e *events.Event) {
 		r.Pages, r.Aux = p.PagesReserved.Pages, p.PagesReserved.Aux
 		for i, pg := range r.Pages {
 			if int(pg) < len(st.Pages) {
-				st.Pages[pg] = pageSlot{owner: r.Seq, index: int32(i)} //nolint:gosec // pool size
+				st.Pages[pg] = PageSlot{owner: r.Seq, index: int32(i)} //nolint:gosec // pool size
 			}
 		}
 		if int(r.Aux) < len(st.Aux) {
@@ -276,7 +276,7 @@ func (m *Machine) learn(e *events.Event, r *Room) {
 	st := m.st
 	k := st.Known[r.Room]
 	if k == nil {
-		k = &knownRoom{}
+		k = &KnownRoom{}
 		st.Known[r.Room] = k
 	}
 	k.Uses++
@@ -291,7 +291,7 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 	view.Unsafe = p.Unsafe
 	for _, pg := range r.Pages {
 		if int(pg) < len(st.Pages) && st.Pages[pg].owner == r.Seq {
-			st.Pages[pg] = pageSlot{}
+			st.Pages[pg] = PageSlot{}
 		}
 	}
 	if int(r.Aux) < len(st.Aux) && st.Aux[r.Aux] == r.Seq {
@@ -306,7 +306,7 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 	}
 	k := st.Known[r.Room]
 	if k == nil {
-		k = &knownRoom{Uses: 1}
+		k = &KnownRoom{Uses: 1}
 		st.Known[r.Room] = k
 	}
 	k.At = e.Clock()

@@ -140,8 +140,12 @@ func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Rece
 		m.withhold(c.Room, key, c.At, ep.Rank, c.Address, c.Generation, seq, 0)
 		return
 	}
-	if key != 0 && !rc.rank(c.At).Drained {
-		m.emit(&events.Event{Room: c.Room, RoomSeq: key, Rank: string(c.At), Payload: &events.Event_Drained{Drained: &events.Drained{Writes: rc.rank(c.At).Writes}}})
+	if key != 0 && (rc.Ranks[c.At] == nil || !rc.Ranks[c.At].Drained) {
+		var writes uint64
+		if pr := rc.Ranks[c.At]; pr != nil {
+			writes = pr.Writes
+		}
+		m.emit(&events.Event{Room: c.Room, RoomSeq: key, Rank: string(c.At), Payload: &events.Event_Drained{Drained: &events.Drained{Writes: writes}}})
 	}
 	m.sendAck(c.Room, key, c.At, ep.Rank, c.Address, c.Generation, seq, proof, repeat)
 }
@@ -159,7 +163,7 @@ func (rc *Receipt) rank(id RankID) *PRank {
 // belong to the open writes (F7, F9).
 func (m *Machine) answer(r *PRoom, t *Target, repeat bool) {
 	open := r.openTokens(t.Rank)
-	pr := r.rank(t.Rank)
+	pr := r.done(t.Rank)
 	switch {
 	case open > 0 && r.uncertainOld(t.Rank), open == 0 && r.OldLife && !pr.Drained && !r.provenRank(t.Rank):
 		if !t.Answered {

@@ -279,7 +279,7 @@ func (m *Machine) conclude(r *PRoom) {
 	}
 	all := len(r.Queue) == 0
 	for _, rank := range r.ranks() {
-		pr := r.rank(rank)
+		pr := r.done(rank)
 		if pr.Concluded || r.dummyRank(rank) {
 			continue
 		}

@@ -24,9 +24,9 @@ type State struct {
 	// decode
 	Rooms   map[roomKey]*Room
 	Current map[uint64]roomKey
-	Pages   []pageSlot
+	Pages   []PageSlot
 	Aux     []roomKey
-	Known   map[uint64]*knownRoom
+	Known   map[uint64]*KnownRoom
 	knownQ  []knownRef
 	// Rooms that were released without evidence: their keys end when the rank
 	// answers, or with this life.
@@ -43,15 +43,16 @@ type State struct {
 	Watermark map[string]uint64  // decode node -> room_seq
 }
 
-type pageSlot struct {
+// PageSlot is one page of the pool.
+type PageSlot struct {
 	owner roomKey
 	index int32 // place in the room's page list
 }
 
-// knownRoom is the bounded receipt of a room number on decode (kept for
+// KnownRoom is the bounded receipt of a room number on decode (kept for
 // knownFor at least): what the last incarnation came to, and that the number
 // was used.
-type knownRoom struct {
+type KnownRoom struct {
 	View RoomView
 	Uses int
 	At   uint64
@@ -284,7 +285,7 @@ func newState(cfg *Config) *State {
 	st := &State{
 		Rooms:     map[roomKey]*Room{},
 		Current:   map[uint64]roomKey{},
-		Known:     map[uint64]*knownRoom{},
+		Known:     map[uint64]*KnownRoom{},
 		Unsafe:    map[roomKey]*Room{},
 		Peers:     map[string]*Peer{},
 		PRooms:    map[roomKey]*PRoom{},
@@ -295,7 +296,7 @@ func newState(cfg *Config) *State {
 		tokens:    map[uint64]roomKey{},
 	}
 	if cfg.Role == events.Role_ROLE_DECODE {
-		st.Pages = make([]pageSlot, cfg.Pages)
+		st.Pages = make([]PageSlot, cfg.Pages)
 		st.Aux = make([]roomKey, cfg.AuxRows)
 	}
 	return st
@@ -391,6 +392,14 @@ func (r *PRoom) rank(id RankID) *PRank {
 		r.Ranks[id] = p
 	}
 	return p
+}
+
+// done is what a rank has done so far, without making an entry for it.
+func (r *PRoom) done(id RankID) PRank {
+	if p := r.Ranks[id]; p != nil {
+		return *p
+	}
+	return PRank{}
 }
 
 // ready: the rank has its metadata from as many peers as they said there are.

@@ -1,0 +1,99 @@
+# pdlog: every target installs what it needs (Debian packages through apt-get,
+# Go tools into .tools/), so a fresh clone needs only Go, gcc and make.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+
+BIN   := bin
+TOOLS := $(CURDIR)/.tools
+GO    := go
+export CGO_ENABLED := 1
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -X github.com/pdlog/pdlog/internal/version.Version=$(VERSION)
+
+GOLANGCI_VERSION := v2.15.0
+PROTOC_GEN_GO    := v1.36.12
+PROTOC_GEN_VT    := v0.6.0
+PROTOC_GEN_CONN  := v1.21.1
+
+.PHONY: all build demo test test-short lint check-generated generate bench fuzz clean deps deps-generate help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+all: build lint test ## everything
+
+# ---- what is needed
+
+# apt PACKAGES: install what dpkg does not know yet.
+define apt
+	@missing=""; for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then \
+		echo "installing$$missing"; \
+		sudo=""; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+		$$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	fi
+endef
+
+deps: ## Debian packages for a build
+	$(call apt,libzmq3-dev pkg-config)
+
+deps-generate:
+	$(call apt,protobuf-compiler)
+	@GOBIN=$(TOOLS) $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go@$(PROTOC_GEN_GO)
+	@GOBIN=$(TOOLS) $(GO) install github.com/planetscale/vtprotobuf/cmd/protoc-gen-go-vtproto@$(PROTOC_GEN_VT)
+	@GOBIN=$(TOOLS) $(GO) install connectrpc.com/connect/cmd/protoc-gen-connect-go@$(PROTOC_GEN_CONN)
+
+$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION):
+	GOBIN=$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv $(TOOLS)/golangci-lint $@
+
+# ---- build and run
+
+build: deps ## bin/pdnode and bin/pdreplay
+	@mkdir -p $(BIN)
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/pdnode ./cmd/pdreplay
+
+demo: build ## the main job on this machine: real processes, every byte checked
+	$(BIN)/pdnode demo $(DEMO_FLAGS)
+
+# ---- tests
+
+test: build ## all tests, with the race detector
+	$(GO) test -race -count=1 -timeout 15m ./...
+
+test-short: deps ## what a change needs before a commit
+	$(GO) test -short -count=1 ./...
+
+# make fuzz FUZZTIME=3m runs every fuzz target of the tree for that long.
+FUZZTIME ?= 10s
+fuzz: deps ## every fuzz target, FUZZTIME each
+	@grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+		for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9]*' $$dir/*_test.go | awk '{print $$2}'); do \
+			echo "$$dir $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$dir; \
+		done; \
+	done
+
+lint: deps $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) check-generated ## golangci-lint, and that generated code is current
+	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run ./...
+
+# The pinned compiler is Debian's; its version stands in the generated headers.
+generate: deps-generate ## generate Go code from the .proto files
+	@export PATH="$(TOOLS):$$PATH"; \
+	protoc -I events --go_out=events --go_opt=paths=source_relative \
+		--go-vtproto_out=events --go-vtproto_opt=paths=source_relative,features=marshal+unmarshal+size events.proto; \
+	protoc -I backends/wirepb --go_out=backends/wirepb --go_opt=paths=source_relative \
+		--go-vtproto_out=backends/wirepb --go-vtproto_opt=paths=source_relative,features=marshal+unmarshal+size extension.proto; \
+	protoc -I node/enginepb --go_out=node/enginepb --go_opt=paths=source_relative \
+		--connect-go_out=node/enginepb --connect-go_opt=paths=source_relative engine.proto
+
+check-generated: generate
+	@git diff --exit-code --stat -- '*.pb.go' '*.connect.go' || { echo "generated code is not current: run make generate and commit"; exit 1; }
+
+bench: deps ## benchmarks of every package
+	$(GO) test -run '^$$' -bench . -benchmem -count=1 ./...
+
+clean: ## remove what was built
+	rm -rf $(BIN) $(TOOLS)
