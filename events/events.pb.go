@@ -632,6 +632,7 @@ type Event struct {
 	//	*Event_WriteLanded
 	//	*Event_PeerRestartProven
 	//	*Event_RoomFinished
+	//	*Event_PastSettled
 	//	*Event_MetadataReceived
 	//	*Event_ChunkQueued
 	//	*Event_ChunkPosted
@@ -1086,6 +1087,15 @@ func (x *Event) GetRoomFinished() *RoomFinished {
 	return nil
 }
 
+func (x *Event) GetPastSettled() *PastSettled {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_PastSettled); ok {
+			return x.PastSettled
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetMetadataReceived() *MetadataReceived {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_MetadataReceived); ok {
@@ -1410,6 +1420,10 @@ type Event_RoomFinished struct {
 	RoomFinished *RoomFinished `protobuf:"bytes,63,opt,name=room_finished,json=roomFinished,proto3,oneof"`
 }
 
+type Event_PastSettled struct {
+	PastSettled *PastSettled `protobuf:"bytes,64,opt,name=past_settled,json=pastSettled,proto3,oneof"`
+}
+
 type Event_MetadataReceived struct {
 	MetadataReceived *MetadataReceived `protobuf:"bytes,80,opt,name=metadata_received,json=metadataReceived,proto3,oneof"`
 }
@@ -1560,6 +1574,8 @@ func (*Event_PeerRestartProven) isEvent_Payload() {}
 
 func (*Event_RoomFinished) isEvent_Payload() {}
 
+func (*Event_PastSettled) isEvent_Payload() {}
+
 func (*Event_MetadataReceived) isEvent_Payload() {}
 
 func (*Event_ChunkQueued) isEvent_Payload() {}
@@ -1679,6 +1695,7 @@ type NodeStarted struct {
 	CleanStop          uint64                 `protobuf:"varint,21,opt,name=clean_stop,json=cleanStop,proto3" json:"clean_stop,omitempty"`            // 1 if the log's last life ended with NodeStopped
 	AllowWeak          bool                   `protobuf:"varint,22,opt,name=allow_weak,json=allowWeak,proto3" json:"allow_weak,omitempty"`            // weak_peers=allow
 	PageCheck          bool                   `protobuf:"varint,23,opt,name=page_check,json=pageCheck,proto3" json:"page_check,omitempty"`            // pages are checked before RoomSucceeded
+	AskPeers           []string               `protobuf:"bytes,24,rep,name=ask_peers,json=askPeers,proto3" json:"ask_peers,omitempty"`                // peers that have to settle an unknown past
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -1872,6 +1889,13 @@ func (x *NodeStarted) GetPageCheck() bool {
 		return x.PageCheck
 	}
 	return false
+}
+
+func (x *NodeStarted) GetAskPeers() []string {
+	if x != nil {
+		return x.AskPeers
+	}
+	return nil
 }
 
 type NodeDraining struct {
@@ -4313,6 +4337,68 @@ func (x *RoomFinished) GetReason() string {
 	return ""
 }
 
+// PastSettled: a node with an unknown past has learnt that nothing of a peer is
+// outstanding to its earlier lives (events.md).
+type PastSettled struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`                                         // node name
+	Known         bool                   `protobuf:"varint,2,opt,name=known,proto3" json:"known,omitempty"`                                      // the peer knew an earlier life
+	Evidence      FenceKind              `protobuf:"varint,3,opt,name=evidence,proto3,enum=pdlog.events.v1.FenceKind" json:"evidence,omitempty"` // if it had to be fenced
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PastSettled) Reset() {
+	*x = PastSettled{}
+	mi := &file_events_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PastSettled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PastSettled) ProtoMessage() {}
+
+func (x *PastSettled) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PastSettled.ProtoReflect.Descriptor instead.
+func (*PastSettled) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *PastSettled) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *PastSettled) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+func (x *PastSettled) GetEvidence() FenceKind {
+	if x != nil {
+		return x.Evidence
+	}
+	return FenceKind_FENCE_KIND_UNSPECIFIED
+}
+
 type MetadataReceived struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
 	To                 string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"` // decode rank that gave the destination
@@ -4334,7 +4420,7 @@ type MetadataReceived struct {
 
 func (x *MetadataReceived) Reset() {
 	*x = MetadataReceived{}
-	mi := &file_events_proto_msgTypes[39]
+	mi := &file_events_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4346,7 +4432,7 @@ func (x *MetadataReceived) String() string {
 func (*MetadataReceived) ProtoMessage() {}
 
 func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[39]
+	mi := &file_events_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4359,7 +4445,7 @@ func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataReceived.ProtoReflect.Descriptor instead.
 func (*MetadataReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{39}
+	return file_events_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *MetadataReceived) GetTo() string {
@@ -4467,7 +4553,7 @@ type WriteKey struct {
 
 func (x *WriteKey) Reset() {
 	*x = WriteKey{}
-	mi := &file_events_proto_msgTypes[40]
+	mi := &file_events_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4479,7 +4565,7 @@ func (x *WriteKey) String() string {
 func (*WriteKey) ProtoMessage() {}
 
 func (x *WriteKey) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[40]
+	mi := &file_events_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4492,7 +4578,7 @@ func (x *WriteKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteKey.ProtoReflect.Descriptor instead.
 func (*WriteKey) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{40}
+	return file_events_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WriteKey) GetKind() uint32 {
@@ -4552,7 +4638,7 @@ type ChunkQueued struct {
 
 func (x *ChunkQueued) Reset() {
 	*x = ChunkQueued{}
-	mi := &file_events_proto_msgTypes[41]
+	mi := &file_events_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4564,7 +4650,7 @@ func (x *ChunkQueued) String() string {
 func (*ChunkQueued) ProtoMessage() {}
 
 func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[41]
+	mi := &file_events_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4577,7 +4663,7 @@ func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkQueued.ProtoReflect.Descriptor instead.
 func (*ChunkQueued) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{41}
+	return file_events_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ChunkQueued) GetChunk() uint32 {
@@ -4644,7 +4730,7 @@ type ChunkPosted struct {
 
 func (x *ChunkPosted) Reset() {
 	*x = ChunkPosted{}
-	mi := &file_events_proto_msgTypes[42]
+	mi := &file_events_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4656,7 +4742,7 @@ func (x *ChunkPosted) String() string {
 func (*ChunkPosted) ProtoMessage() {}
 
 func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[42]
+	mi := &file_events_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4669,7 +4755,7 @@ func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkPosted.ProtoReflect.Descriptor instead.
 func (*ChunkPosted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{42}
+	return file_events_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ChunkPosted) GetToken() uint64 {
@@ -4733,7 +4819,7 @@ type ChunkCompleted struct {
 
 func (x *ChunkCompleted) Reset() {
 	*x = ChunkCompleted{}
-	mi := &file_events_proto_msgTypes[43]
+	mi := &file_events_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4745,7 +4831,7 @@ func (x *ChunkCompleted) String() string {
 func (*ChunkCompleted) ProtoMessage() {}
 
 func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[43]
+	mi := &file_events_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4758,7 +4844,7 @@ func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkCompleted.ProtoReflect.Descriptor instead.
 func (*ChunkCompleted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{43}
+	return file_events_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ChunkCompleted) GetToken() uint64 {
@@ -4802,7 +4888,7 @@ type ChunkFailed struct {
 
 func (x *ChunkFailed) Reset() {
 	*x = ChunkFailed{}
-	mi := &file_events_proto_msgTypes[44]
+	mi := &file_events_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4814,7 +4900,7 @@ func (x *ChunkFailed) String() string {
 func (*ChunkFailed) ProtoMessage() {}
 
 func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[44]
+	mi := &file_events_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4827,7 +4913,7 @@ func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFailed.ProtoReflect.Descriptor instead.
 func (*ChunkFailed) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{44}
+	return file_events_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ChunkFailed) GetToken() uint64 {
@@ -4877,7 +4963,7 @@ type ChunkUncertain struct {
 
 func (x *ChunkUncertain) Reset() {
 	*x = ChunkUncertain{}
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4889,7 +4975,7 @@ func (x *ChunkUncertain) String() string {
 func (*ChunkUncertain) ProtoMessage() {}
 
 func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4902,7 +4988,7 @@ func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkUncertain.ProtoReflect.Descriptor instead.
 func (*ChunkUncertain) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{45}
+	return file_events_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ChunkUncertain) GetToken() uint64 {
@@ -4946,7 +5032,7 @@ type ChunkDrained struct {
 
 func (x *ChunkDrained) Reset() {
 	*x = ChunkDrained{}
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4958,7 +5044,7 @@ func (x *ChunkDrained) String() string {
 func (*ChunkDrained) ProtoMessage() {}
 
 func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4971,7 +5057,7 @@ func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkDrained.ProtoReflect.Descriptor instead.
 func (*ChunkDrained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{46}
+	return file_events_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ChunkDrained) GetToken() uint64 {
@@ -5021,7 +5107,7 @@ type ChunkSkipped struct {
 
 func (x *ChunkSkipped) Reset() {
 	*x = ChunkSkipped{}
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5033,7 +5119,7 @@ func (x *ChunkSkipped) String() string {
 func (*ChunkSkipped) ProtoMessage() {}
 
 func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5046,7 +5132,7 @@ func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkSkipped.ProtoReflect.Descriptor instead.
 func (*ChunkSkipped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{47}
+	return file_events_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ChunkSkipped) GetChunk() uint32 {
@@ -5090,7 +5176,7 @@ type StatusSent struct {
 
 func (x *StatusSent) Reset() {
 	*x = StatusSent{}
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5102,7 +5188,7 @@ func (x *StatusSent) String() string {
 func (*StatusSent) ProtoMessage() {}
 
 func (x *StatusSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5115,7 +5201,7 @@ func (x *StatusSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusSent.ProtoReflect.Descriptor instead.
 func (*StatusSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{48}
+	return file_events_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StatusSent) GetTo() string {
@@ -5167,7 +5253,7 @@ type AbortReceived struct {
 
 func (x *AbortReceived) Reset() {
 	*x = AbortReceived{}
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5179,7 +5265,7 @@ func (x *AbortReceived) String() string {
 func (*AbortReceived) ProtoMessage() {}
 
 func (x *AbortReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5192,7 +5278,7 @@ func (x *AbortReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortReceived.ProtoReflect.Descriptor instead.
 func (*AbortReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{49}
+	return file_events_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AbortReceived) GetTo() string {
@@ -5249,7 +5335,7 @@ type AckTargetHeld struct {
 
 func (x *AckTargetHeld) Reset() {
 	*x = AckTargetHeld{}
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5261,7 +5347,7 @@ func (x *AckTargetHeld) String() string {
 func (*AckTargetHeld) ProtoMessage() {}
 
 func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5274,7 +5360,7 @@ func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckTargetHeld.ProtoReflect.Descriptor instead.
 func (*AckTargetHeld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{50}
+	return file_events_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AckTargetHeld) GetTo() string {
@@ -5314,7 +5400,7 @@ type Drained struct {
 
 func (x *Drained) Reset() {
 	*x = Drained{}
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5326,7 +5412,7 @@ func (x *Drained) String() string {
 func (*Drained) ProtoMessage() {}
 
 func (x *Drained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5339,7 +5425,7 @@ func (x *Drained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drained.ProtoReflect.Descriptor instead.
 func (*Drained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{51}
+	return file_events_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Drained) GetWrites() uint64 {
@@ -5363,7 +5449,7 @@ type AckSent struct {
 
 func (x *AckSent) Reset() {
 	*x = AckSent{}
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5375,7 +5461,7 @@ func (x *AckSent) String() string {
 func (*AckSent) ProtoMessage() {}
 
 func (x *AckSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5388,7 +5474,7 @@ func (x *AckSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckSent.ProtoReflect.Descriptor instead.
 func (*AckSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{52}
+	return file_events_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AckSent) GetTo() string {
@@ -5447,7 +5533,7 @@ type AckWithheld struct {
 
 func (x *AckWithheld) Reset() {
 	*x = AckWithheld{}
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5459,7 +5545,7 @@ func (x *AckWithheld) String() string {
 func (*AckWithheld) ProtoMessage() {}
 
 func (x *AckWithheld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5472,7 +5558,7 @@ func (x *AckWithheld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckWithheld.ProtoReflect.Descriptor instead.
 func (*AckWithheld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{53}
+	return file_events_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AckWithheld) GetTo() string {
@@ -5526,7 +5612,7 @@ type SourceReleased struct {
 
 func (x *SourceReleased) Reset() {
 	*x = SourceReleased{}
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5538,7 +5624,7 @@ func (x *SourceReleased) String() string {
 func (*SourceReleased) ProtoMessage() {}
 
 func (x *SourceReleased) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5551,7 +5637,7 @@ func (x *SourceReleased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceReleased.ProtoReflect.Descriptor instead.
 func (*SourceReleased) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{54}
+	return file_events_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SourceReleased) GetPages() []uint32 {
@@ -5569,7 +5655,7 @@ type RoomCleared struct {
 
 func (x *RoomCleared) Reset() {
 	*x = RoomCleared{}
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5581,7 +5667,7 @@ func (x *RoomCleared) String() string {
 func (*RoomCleared) ProtoMessage() {}
 
 func (x *RoomCleared) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5594,7 +5680,7 @@ func (x *RoomCleared) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomCleared.ProtoReflect.Descriptor instead.
 func (*RoomCleared) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{55}
+	return file_events_proto_rawDescGZIP(), []int{56}
 }
 
 // ReceiptDropped: the oldest receipt went; its decode node's watermark rose.
@@ -5609,7 +5695,7 @@ type ReceiptDropped struct {
 
 func (x *ReceiptDropped) Reset() {
 	*x = ReceiptDropped{}
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5621,7 +5707,7 @@ func (x *ReceiptDropped) String() string {
 func (*ReceiptDropped) ProtoMessage() {}
 
 func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5634,7 +5720,7 @@ func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiptDropped.ProtoReflect.Descriptor instead.
 func (*ReceiptDropped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{56}
+	return file_events_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ReceiptDropped) GetDecodeNode() string {
@@ -5671,7 +5757,7 @@ type MessageRejected struct {
 
 func (x *MessageRejected) Reset() {
 	*x = MessageRejected{}
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5683,7 +5769,7 @@ func (x *MessageRejected) String() string {
 func (*MessageRejected) ProtoMessage() {}
 
 func (x *MessageRejected) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5696,7 +5782,7 @@ func (x *MessageRejected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageRejected.ProtoReflect.Descriptor instead.
 func (*MessageRejected) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{57}
+	return file_events_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *MessageRejected) GetKind() string {
@@ -5743,7 +5829,7 @@ type TimerFired struct {
 
 func (x *TimerFired) Reset() {
 	*x = TimerFired{}
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5755,7 +5841,7 @@ func (x *TimerFired) String() string {
 func (*TimerFired) ProtoMessage() {}
 
 func (x *TimerFired) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5768,7 +5854,7 @@ func (x *TimerFired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimerFired.ProtoReflect.Descriptor instead.
 func (*TimerFired) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{58}
+	return file_events_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *TimerFired) GetTimer() string {
@@ -5788,7 +5874,7 @@ type InvariantViolated struct {
 
 func (x *InvariantViolated) Reset() {
 	*x = InvariantViolated{}
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5800,7 +5886,7 @@ func (x *InvariantViolated) String() string {
 func (*InvariantViolated) ProtoMessage() {}
 
 func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5813,7 +5899,7 @@ func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvariantViolated.ProtoReflect.Descriptor instead.
 func (*InvariantViolated) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{59}
+	return file_events_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *InvariantViolated) GetInvariant() string {
@@ -5834,7 +5920,7 @@ var File_events_proto protoreflect.FileDescriptor
 
 const file_events_proto_rawDesc = "" +
 	"\n" +
-	"\fevents.proto\x12\x0fpdlog.events.v1\"\xa1!\n" +
+	"\fevents.proto\x12\x0fpdlog.events.v1\"\xe4!\n" +
 	"\x05Event\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x10\n" +
 	"\x03hlc\x18\x02 \x01(\x06R\x03hlc\x12\x12\n" +
@@ -5886,7 +5972,8 @@ const file_events_proto_rawDesc = "" +
 	"\x12page_check_skipped\x18< \x01(\v2!.pdlog.events.v1.PageCheckSkippedH\x00R\x10pageCheckSkipped\x12A\n" +
 	"\fwrite_landed\x18= \x01(\v2\x1c.pdlog.events.v1.WriteLandedH\x00R\vwriteLanded\x12T\n" +
 	"\x13peer_restart_proven\x18> \x01(\v2\".pdlog.events.v1.PeerRestartProvenH\x00R\x11peerRestartProven\x12D\n" +
-	"\rroom_finished\x18? \x01(\v2\x1d.pdlog.events.v1.RoomFinishedH\x00R\froomFinished\x12P\n" +
+	"\rroom_finished\x18? \x01(\v2\x1d.pdlog.events.v1.RoomFinishedH\x00R\froomFinished\x12A\n" +
+	"\fpast_settled\x18@ \x01(\v2\x1c.pdlog.events.v1.PastSettledH\x00R\vpastSettled\x12P\n" +
 	"\x11metadata_received\x18P \x01(\v2!.pdlog.events.v1.MetadataReceivedH\x00R\x10metadataReceived\x12A\n" +
 	"\fchunk_queued\x18Q \x01(\v2\x1c.pdlog.events.v1.ChunkQueuedH\x00R\vchunkQueued\x12A\n" +
 	"\fchunk_posted\x18R \x01(\v2\x1c.pdlog.events.v1.ChunkPostedH\x00R\vchunkPosted\x12J\n" +
@@ -5912,7 +5999,7 @@ const file_events_proto_rawDesc = "" +
 	"\apayload\"-\n" +
 	"\x05Cause\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\x8e\x06\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\xab\x06\n" +
 	"\vNodeStarted\x12)\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x15.pdlog.events.v1.RoleR\x04role\x12\x15\n" +
 	"\x06log_id\x18\x02 \x01(\fR\x05logId\x12\x14\n" +
@@ -5940,7 +6027,8 @@ const file_events_proto_rawDesc = "" +
 	"\n" +
 	"allow_weak\x18\x16 \x01(\bR\tallowWeak\x12\x1d\n" +
 	"\n" +
-	"page_check\x18\x17 \x01(\bR\tpageCheck\"A\n" +
+	"page_check\x18\x17 \x01(\bR\tpageCheck\x12\x1b\n" +
+	"\task_peers\x18\x18 \x03(\tR\baskPeers\"A\n" +
 	"\fNodeDraining\x12\x19\n" +
 	"\bgrace_ms\x18\x01 \x01(\x04R\agraceMs\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"%\n" +
@@ -6138,7 +6226,11 @@ const file_events_proto_rawDesc = "" +
 	"\bevidence\x18\x02 \x01(\x0e2\x1a.pdlog.events.v1.FenceKindR\bevidence\x12\x19\n" +
 	"\bold_boot\x18\x03 \x01(\x06R\aoldBoot\"&\n" +
 	"\fRoomFinished\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xc8\x03\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"o\n" +
+	"\vPastSettled\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x14\n" +
+	"\x05known\x18\x02 \x01(\bR\x05known\x126\n" +
+	"\bevidence\x18\x03 \x01(\x0e2\x1a.pdlog.events.v1.FenceKindR\bevidence\"\xc8\x03\n" +
 	"\x10MetadataReceived\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12&\n" +
@@ -6365,7 +6457,7 @@ func file_events_proto_rawDescGZIP() []byte {
 }
 
 var file_events_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_events_proto_goTypes = []any{
 	(Role)(0),                   // 0: pdlog.events.v1.Role
 	(AbortCause)(0),             // 1: pdlog.events.v1.AbortCause
@@ -6415,28 +6507,29 @@ var file_events_proto_goTypes = []any{
 	(*WriteLanded)(nil),         // 45: pdlog.events.v1.WriteLanded
 	(*PeerRestartProven)(nil),   // 46: pdlog.events.v1.PeerRestartProven
 	(*RoomFinished)(nil),        // 47: pdlog.events.v1.RoomFinished
-	(*MetadataReceived)(nil),    // 48: pdlog.events.v1.MetadataReceived
-	(*WriteKey)(nil),            // 49: pdlog.events.v1.WriteKey
-	(*ChunkQueued)(nil),         // 50: pdlog.events.v1.ChunkQueued
-	(*ChunkPosted)(nil),         // 51: pdlog.events.v1.ChunkPosted
-	(*ChunkCompleted)(nil),      // 52: pdlog.events.v1.ChunkCompleted
-	(*ChunkFailed)(nil),         // 53: pdlog.events.v1.ChunkFailed
-	(*ChunkUncertain)(nil),      // 54: pdlog.events.v1.ChunkUncertain
-	(*ChunkDrained)(nil),        // 55: pdlog.events.v1.ChunkDrained
-	(*ChunkSkipped)(nil),        // 56: pdlog.events.v1.ChunkSkipped
-	(*StatusSent)(nil),          // 57: pdlog.events.v1.StatusSent
-	(*AbortReceived)(nil),       // 58: pdlog.events.v1.AbortReceived
-	(*AckTargetHeld)(nil),       // 59: pdlog.events.v1.AckTargetHeld
-	(*Drained)(nil),             // 60: pdlog.events.v1.Drained
-	(*AckSent)(nil),             // 61: pdlog.events.v1.AckSent
-	(*AckWithheld)(nil),         // 62: pdlog.events.v1.AckWithheld
-	(*SourceReleased)(nil),      // 63: pdlog.events.v1.SourceReleased
-	(*RoomCleared)(nil),         // 64: pdlog.events.v1.RoomCleared
-	(*ReceiptDropped)(nil),      // 65: pdlog.events.v1.ReceiptDropped
-	(*MessageRejected)(nil),     // 66: pdlog.events.v1.MessageRejected
-	(*TimerFired)(nil),          // 67: pdlog.events.v1.TimerFired
-	(*InvariantViolated)(nil),   // 68: pdlog.events.v1.InvariantViolated
-	nil,                         // 69: pdlog.events.v1.ConfigChanged.ValuesEntry
+	(*PastSettled)(nil),         // 48: pdlog.events.v1.PastSettled
+	(*MetadataReceived)(nil),    // 49: pdlog.events.v1.MetadataReceived
+	(*WriteKey)(nil),            // 50: pdlog.events.v1.WriteKey
+	(*ChunkQueued)(nil),         // 51: pdlog.events.v1.ChunkQueued
+	(*ChunkPosted)(nil),         // 52: pdlog.events.v1.ChunkPosted
+	(*ChunkCompleted)(nil),      // 53: pdlog.events.v1.ChunkCompleted
+	(*ChunkFailed)(nil),         // 54: pdlog.events.v1.ChunkFailed
+	(*ChunkUncertain)(nil),      // 55: pdlog.events.v1.ChunkUncertain
+	(*ChunkDrained)(nil),        // 56: pdlog.events.v1.ChunkDrained
+	(*ChunkSkipped)(nil),        // 57: pdlog.events.v1.ChunkSkipped
+	(*StatusSent)(nil),          // 58: pdlog.events.v1.StatusSent
+	(*AbortReceived)(nil),       // 59: pdlog.events.v1.AbortReceived
+	(*AckTargetHeld)(nil),       // 60: pdlog.events.v1.AckTargetHeld
+	(*Drained)(nil),             // 61: pdlog.events.v1.Drained
+	(*AckSent)(nil),             // 62: pdlog.events.v1.AckSent
+	(*AckWithheld)(nil),         // 63: pdlog.events.v1.AckWithheld
+	(*SourceReleased)(nil),      // 64: pdlog.events.v1.SourceReleased
+	(*RoomCleared)(nil),         // 65: pdlog.events.v1.RoomCleared
+	(*ReceiptDropped)(nil),      // 66: pdlog.events.v1.ReceiptDropped
+	(*MessageRejected)(nil),     // 67: pdlog.events.v1.MessageRejected
+	(*TimerFired)(nil),          // 68: pdlog.events.v1.TimerFired
+	(*InvariantViolated)(nil),   // 69: pdlog.events.v1.InvariantViolated
+	nil,                         // 70: pdlog.events.v1.ConfigChanged.ValuesEntry
 }
 var file_events_proto_depIdxs = []int32{
 	10, // 0: pdlog.events.v1.Event.cause:type_name -> pdlog.events.v1.Cause
@@ -6475,62 +6568,64 @@ var file_events_proto_depIdxs = []int32{
 	45, // 33: pdlog.events.v1.Event.write_landed:type_name -> pdlog.events.v1.WriteLanded
 	46, // 34: pdlog.events.v1.Event.peer_restart_proven:type_name -> pdlog.events.v1.PeerRestartProven
 	47, // 35: pdlog.events.v1.Event.room_finished:type_name -> pdlog.events.v1.RoomFinished
-	48, // 36: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
-	50, // 37: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
-	51, // 38: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
-	52, // 39: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
-	53, // 40: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
-	54, // 41: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
-	55, // 42: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
-	56, // 43: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
-	57, // 44: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
-	58, // 45: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
-	59, // 46: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
-	60, // 47: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
-	61, // 48: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
-	62, // 49: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
-	63, // 50: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
-	64, // 51: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
-	65, // 52: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
-	66, // 53: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
-	67, // 54: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
-	68, // 55: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
-	0,  // 56: pdlog.events.v1.NodeStarted.role:type_name -> pdlog.events.v1.Role
-	2,  // 57: pdlog.events.v1.NodeStarted.policy:type_name -> pdlog.events.v1.Policy
-	69, // 58: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
-	6,  // 59: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
-	3,  // 60: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
-	0,  // 61: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
-	22, // 62: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
-	3,  // 63: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
-	7,  // 64: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
-	8,  // 65: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
-	1,  // 66: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
-	1,  // 67: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
-	22, // 68: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
-	6,  // 69: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
-	5,  // 70: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
-	8,  // 71: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
-	22, // 72: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
-	1,  // 73: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
-	22, // 74: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 75: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
-	22, // 76: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
-	4,  // 77: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
-	5,  // 78: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
-	3,  // 79: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
-	4,  // 80: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
-	40, // 81: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
-	22, // 82: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 83: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
-	49, // 84: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
-	7,  // 85: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
-	5,  // 86: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
-	87, // [87:87] is the sub-list for method output_type
-	87, // [87:87] is the sub-list for method input_type
-	87, // [87:87] is the sub-list for extension type_name
-	87, // [87:87] is the sub-list for extension extendee
-	0,  // [0:87] is the sub-list for field type_name
+	48, // 36: pdlog.events.v1.Event.past_settled:type_name -> pdlog.events.v1.PastSettled
+	49, // 37: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
+	51, // 38: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
+	52, // 39: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
+	53, // 40: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
+	54, // 41: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
+	55, // 42: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
+	56, // 43: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
+	57, // 44: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
+	58, // 45: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
+	59, // 46: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
+	60, // 47: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
+	61, // 48: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
+	62, // 49: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
+	63, // 50: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
+	64, // 51: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
+	65, // 52: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
+	66, // 53: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
+	67, // 54: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
+	68, // 55: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
+	69, // 56: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
+	0,  // 57: pdlog.events.v1.NodeStarted.role:type_name -> pdlog.events.v1.Role
+	2,  // 58: pdlog.events.v1.NodeStarted.policy:type_name -> pdlog.events.v1.Policy
+	70, // 59: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
+	6,  // 60: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
+	3,  // 61: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
+	0,  // 62: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
+	22, // 63: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
+	3,  // 64: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
+	7,  // 65: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
+	8,  // 66: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
+	1,  // 67: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
+	1,  // 68: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
+	22, // 69: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
+	6,  // 70: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
+	5,  // 71: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
+	8,  // 72: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
+	22, // 73: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
+	1,  // 74: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
+	22, // 75: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 76: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
+	22, // 77: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
+	4,  // 78: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
+	5,  // 79: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
+	3,  // 80: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
+	4,  // 81: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
+	40, // 82: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
+	22, // 83: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 84: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
+	3,  // 85: pdlog.events.v1.PastSettled.evidence:type_name -> pdlog.events.v1.FenceKind
+	50, // 86: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
+	7,  // 87: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
+	5,  // 88: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
+	89, // [89:89] is the sub-list for method output_type
+	89, // [89:89] is the sub-list for method input_type
+	89, // [89:89] is the sub-list for extension type_name
+	89, // [89:89] is the sub-list for extension extendee
+	0,  // [0:89] is the sub-list for field type_name
 }
 
 func init() { file_events_proto_init() }
@@ -6574,6 +6669,7 @@ func file_events_proto_init() {
 		(*Event_WriteLanded)(nil),
 		(*Event_PeerRestartProven)(nil),
 		(*Event_RoomFinished)(nil),
+		(*Event_PastSettled)(nil),
 		(*Event_MetadataReceived)(nil),
 		(*Event_ChunkQueued)(nil),
 		(*Event_ChunkPosted)(nil),
@@ -6596,18 +6692,18 @@ func file_events_proto_init() {
 		(*Event_InvariantViolated)(nil),
 	}
 	file_events_proto_msgTypes[18].OneofWrappers = []any{}
-	file_events_proto_msgTypes[39].OneofWrappers = []any{}
-	file_events_proto_msgTypes[49].OneofWrappers = []any{}
+	file_events_proto_msgTypes[40].OneofWrappers = []any{}
 	file_events_proto_msgTypes[50].OneofWrappers = []any{}
-	file_events_proto_msgTypes[52].OneofWrappers = []any{}
+	file_events_proto_msgTypes[51].OneofWrappers = []any{}
 	file_events_proto_msgTypes[53].OneofWrappers = []any{}
+	file_events_proto_msgTypes[54].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_events_proto_rawDesc), len(file_events_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   61,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

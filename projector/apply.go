@@ -15,6 +15,11 @@ func (m *Machine) apply(e *events.Event) {
 	if st.LogSince == 0 {
 		st.LogSince = e.Hlc
 	}
+	if c := e.Cause; c != nil && c.Node != "" {
+		if peer := st.Peers[c.Node]; peer != nil {
+			peer.SeenSeq = max(peer.SeenSeq, c.Seq)
+		}
+	}
 	switch p := e.Payload.(type) {
 	case *events.Event_NodeStarted:
 		m.applyStarted(e, p.NodeStarted)
@@ -23,6 +28,15 @@ func (m *Machine) apply(e *events.Event) {
 		st.DrainUntil = e.Clock() + p.NodeDraining.GraceMs
 	case *events.Event_NodeStopped:
 		st.Clean = true
+	case *events.Event_ConfigChanged:
+		if p.ConfigChanged.Values["unknown_past"] == "true" {
+			st.UnknownPast, st.OlderCopy = true, true
+		}
+	case *events.Event_PastSettled:
+		delete(st.Unsettled, p.PastSettled.Peer)
+		if len(st.Unsettled) == 0 {
+			st.PastHeld = false
+		}
 	case *events.Event_PeerRegistered:
 		m.applyPeerRegistered(p.PeerRegistered)
 	case *events.Event_PeerCapabilities:
@@ -60,7 +74,11 @@ func (m *Machine) applyStarted(e *events.Event, p *events.NodeStarted) {
 	st.Draining, st.DrainUntil = false, 0
 	st.Unsafe = map[roomKey]*Room{}
 	st.LifeSince = e.Seq
-	st.UnknownPast = p.UnknownPast
+	st.UnknownPast, st.OlderCopy = p.UnknownPast, false
+	st.Unsettled, st.PastHeld = map[string]bool{}, false
+	for _, n := range p.AskPeers {
+		st.Unsettled[n] = true
+	}
 	st.LastGen = max(st.LastGen, p.GenerationBase)
 }
 
@@ -101,6 +119,9 @@ func (m *Machine) applyCapabilities(p *events.PeerCapabilities) {
 func (m *Machine) applyIncarnation(p *events.PeerIncarnationSeen) {
 	if peer := m.st.Peers[p.Peer]; peer != nil {
 		peer.Boot, peer.Inc = p.NewBoot, p.NewIncarnation
+		if len(p.LogId) > 0 && !bytes.Equal(peer.LogID, p.LogId) {
+			peer.SeenSeq = 0
+		}
 		return
 	}
 	for _, ep := range m.st.Endpoints {
@@ -108,16 +129,8 @@ func (m *Machine) applyIncarnation(p *events.PeerIncarnationSeen) {
 			ep.Boot, ep.Inc, ep.LogID = p.NewBoot, p.NewIncarnation, p.LogId
 		}
 	}
-	// A watermark belongs to a log: a node that comes back wiped starts with none.
-	for _, r := range m.st.PRooms {
-		for _, d := range r.Dests {
-			if d.Node == p.Peer && len(d.LogID) > 0 && len(p.LogId) > 0 && !bytes.Equal(d.LogID, p.LogId) {
-				delete(m.st.Watermark, p.Peer)
-			}
-		}
-	}
 	if p.NewIncarnation <= p.OldIncarnation {
-		delete(m.st.Watermark, p.Peer)
+		delete(m.st.Watermark, p.Peer) // a watermark belongs to a log: one that comes back wiped starts with none
 	}
 }
 
@@ -139,6 +152,11 @@ func (m *Machine) applyDecode(e *events.Event) {
 	case *events.Event_AckReceived:
 		m.applyAck(e, p.AckReceived)
 		return
+	case *events.Event_Quarantined:
+		if e.RoomSeq == 0 {
+			st.PastHeld = true
+			return
+		}
 	}
 	r := st.Rooms[e.RoomSeq]
 	if r == nil {

@@ -170,7 +170,7 @@ func (m *Machine) forget(r *PRoom) {
 	st := m.st
 	rc := &Receipt{Room: r.Room, Seq: r.Seq, Outcome: r.Outcome, Ranks: r.Ranks, CannotTell: r.OldLife && !r.provenEnd()}
 	for _, d := range r.Dests {
-		rd := ReceiptDest{Rank: d.Rank, To: d.To, Node: d.Node, RoomSeq: d.RoomSeq}
+		rd := ReceiptDest{Rank: d.Rank, To: d.To, Node: d.Node, LogID: d.LogID, RoomSeq: d.RoomSeq}
 		if t := r.target(d.Rank, d.Address); t != nil {
 			rd.Gen = t.Gen
 		}
@@ -234,7 +234,8 @@ func (m *Machine) applyToReceipt(e *events.Event) {
 	if seq == 0 || to == "" {
 		return
 	}
-	if rc := m.receipt(e.Room, to.Node(), seq); rc != nil {
+	logID := m.logOf(to.Node())
+	if rc := m.receipt(e.Room, to.Node(), logID, seq); rc != nil {
 		for i := range rc.Dests {
 			if d := &rc.Dests[i]; d.Rank == RankID(e.Rank) && d.To == to {
 				if gen != nil {
@@ -243,21 +244,31 @@ func (m *Machine) applyToReceipt(e *events.Event) {
 				return
 			}
 		}
-		rc.Dests = append(rc.Dests, ReceiptDest{Rank: RankID(e.Rank), To: to, Node: to.Node(), RoomSeq: seq, Gen: gen})
+		rc.Dests = append(rc.Dests, ReceiptDest{Rank: RankID(e.Rank), To: to, Node: to.Node(), LogID: logID, RoomSeq: seq, Gen: gen})
 		return
 	}
 	m.addReceipt(&Receipt{
 		Room: e.Room, NeverSeen: true, Outcome: OutcomeFailed, Ranks: map[RankID]*PRank{},
-		Dests: []ReceiptDest{{Rank: RankID(e.Rank), To: to, Node: to.Node(), RoomSeq: seq, Gen: gen}},
+		Dests: []ReceiptDest{{Rank: RankID(e.Rank), To: to, Node: to.Node(), LogID: logID, RoomSeq: seq, Gen: gen}},
 	})
 }
 
+// logOf is the log id of a decode node's present life, nil if it has none.
+func (m *Machine) logOf(node string) []byte {
+	for _, a := range sortedKeys(m.st.Endpoints) {
+		if ep := m.st.Endpoints[a]; ep.Rank.Node() == node {
+			return ep.LogID
+		}
+	}
+	return nil
+}
+
 // receipt finds what is remembered of a decode node's room incarnation.
-func (m *Machine) receipt(room uint64, node string, roomSeq uint64) *Receipt {
+func (m *Machine) receipt(room uint64, node string, logID []byte, roomSeq uint64) *Receipt {
 	list := m.st.Receipts[room]
 	for i := len(list) - 1; i >= 0; i-- {
 		for _, d := range list[i].Dests {
-			if d.Node == node && d.RoomSeq == roomSeq {
+			if d.Node == node && d.RoomSeq == roomSeq && sameLog(d.LogID, logID) {
 				return list[i]
 			}
 		}

@@ -18,7 +18,10 @@ type Start struct {
 	// UnknownPast: the log is empty or older than what others remember of this
 	// node (events.md). Such a node proves nothing about earlier lives.
 	UnknownPast bool
-	Root        string // which log root was taken, and why
+	// AskPeers are the prefill nodes that may remember an earlier life of a
+	// decode node with an unknown past: each has to settle it.
+	AskPeers []string
+	Root     string // which log root was taken, and why
 }
 
 // Tick lets due deadlines fire.
@@ -97,6 +100,29 @@ type ConnectionEnded struct {
 	Node     string
 	Boot     uint64
 	Evidence events.FenceKind
+}
+
+// PastAnswer is what a prefill node answered to the question of a decode node
+// with an unknown past (wire.md 9.2).
+type PastAnswer struct {
+	Node     string
+	Answered bool // false: no answer, or one of a peer that is not pdlog
+	Known    bool
+	Open     uint64
+}
+
+// PeerFenced is the outcome of a FencePeer effect.
+type PeerFenced struct {
+	Node     string
+	Evidence events.FenceKind
+}
+
+// PastQuestion: a decode node with an unknown past asks what is outstanding to
+// its earlier lives. What is still live of those ends first, so that nothing
+// new is posted. The answer is in Result.Past.
+type PastQuestion struct {
+	Node string
+	Boot uint64
 }
 
 // GateClosed: the PUSH connection to a decode endpoint dropped (wire.md 9.1).
@@ -338,6 +364,9 @@ func (PeerDiscovered) isCommand()  {}
 func (Heartbeat) isCommand()       {}
 func (ConnectionEnded) isCommand() {}
 func (GateClosed) isCommand()      {}
+func (PastAnswer) isCommand()      {}
+func (PeerFenced) isCommand()      {}
+func (PastQuestion) isCommand()    {}
 func (OpenRoom) isCommand()        {}
 func (PublishRoom) isCommand()     {}
 func (PublishResult) isCommand()   {}

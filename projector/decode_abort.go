@@ -77,6 +77,9 @@ func (m *Machine) sendAbort(r *Room, p *Pair, attempt uint64) {
 	x := m.ext(r.Seq, m.st.Seq)
 	x.Reason = r.Reason
 	x.SeenLogID = p.LogID
+	if bytes.Equal(p.LogID, peer.LogID) {
+		x.SeenSeq = peer.SeenSeq
+	}
 	m.do(SendAbort{
 		Room: r.Room, Rank: p.Rank, Address: peer.Ranks[p.Rank].Address, To: p.To,
 		Generation: r.Gen, WithExt: peer.PDLog, Ext: x,

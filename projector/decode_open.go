@@ -2,6 +2,7 @@ package projector
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/pdlog/pdlog/events"
 )
@@ -43,6 +44,8 @@ func (m *Machine) admit(c *OpenRoom) (aux uint32, ref *Refusal) {
 	switch {
 	case st.Draining:
 		return no("not_ready", "the node is draining")
+	case len(st.Unsettled) > 0:
+		return no("not_ready", "the node has an unknown past: %s may still write into its pages", strings.Join(sortedKeys(st.Unsettled), ", "))
 	case m.logFull:
 		return no("not_ready", "the log takes no new rooms: its volume is full or it is behind")
 	case len(st.Rooms) >= m.cfg.MaxRooms:
@@ -151,7 +154,7 @@ func (m *Machine) publishNext(r *Room) {
 			required = r.required(p.Rank)
 		}
 		x := m.ext(r.Seq, seq)
-		x.SeenLogID = peer.LogID
+		x.SeenLogID, x.SeenSeq = peer.LogID, peer.SeenSeq
 		m.do(SendMetadata{
 			Room: r.Room, RoomSeq: r.Seq, Rank: p.Rank, Address: rank.Address, To: p.To,
 			Pages: s.Pages, Aux: r.Aux, Dummy: p.Dummy, Required: required,

@@ -145,6 +145,14 @@ type Tell struct {
 	Who     string
 }
 
+// AskPast: ask a prefill node what is outstanding to earlier lives of this one
+// (GET /pdlog/v1/outstanding). Outcome: PastAnswer.
+type AskPast struct{ Node string }
+
+// FencePeer: revoke whatever a prefill node may hold on this node's memory,
+// of any life. Outcome: PeerFenced.
+type FencePeer struct{ Node string }
+
 // Rediscover: ask the peer again who it is.
 type Rediscover struct{ Node string }
 
@@ -161,6 +169,8 @@ func (Fence) isAction()        {}
 func (RevokeLease) isAction()  {}
 func (CheckPages) isAction()   {}
 func (Tell) isAction()         {}
+func (AskPast) isAction()      {}
+func (FencePeer) isAction()    {}
 func (Rediscover) isAction()   {}
 func (Stopped) isAction()      {}
 
@@ -180,4 +190,6 @@ type Result struct {
 	Refused *Refusal
 	// RoomSeq is the incarnation an engine command was about, 0 if none.
 	RoomSeq uint64
+	// Past answers a PastQuestion.
+	Past *PastAnswer
 }

@@ -98,6 +98,12 @@ func (m *Machine) Step(now Instant, cmd Command) Result {
 		m.connectionEnded(c)
 	case GateClosed:
 		delete(m.gates, c.Address)
+	case PastQuestion:
+		m.pastQuestion(c)
+	case PastAnswer:
+		m.pastAnswer(c)
+	case PeerFenced:
+		m.peerFenced(c)
 	default:
 		if m.cfg.Role == events.Role_ROLE_PREFILL {
 			m.stepPrefill(cmd)

@@ -26,6 +26,9 @@ func (m *Machine) start(c Start) {
 	if first {
 		p.GenerationBase = c.GenerationBase
 	}
+	if c.UnknownPast && m.cfg.Role == events.Role_ROLE_DECODE {
+		p.AskPeers = c.AskPeers
+	}
 	if clean {
 		p.CleanStop = 1
 	}
@@ -36,6 +39,9 @@ func (m *Machine) start(c Start) {
 		p.Address = p.RankAddresses[0]
 	}
 	m.emit(&events.Event{Payload: &events.Event_NodeStarted{NodeStarted: p}})
+	for _, n := range sortedKeys(m.st.Unsettled) {
+		m.do(AskPast{Node: n})
+	}
 	for _, key := range sortedKeys(m.st.Rooms) {
 		m.st.Rooms[key].timer = 0
 		m.resume(m.st.Rooms[key])

@@ -96,6 +96,7 @@ func (m *Machine) heartbeat(c Heartbeat) {
 	}
 	if c.OK {
 		p.Missed = 0
+		m.askPast(c.Node)
 		if p.Suspect || p.Lost {
 			m.emit(&events.Event{Payload: &events.Event_PeerCapabilities{PeerCapabilities: &events.PeerCapabilities{
 				Peer: p.Node, Pdlog: p.PDLog, AckForm: p.Form, Fence: p.Fence, Weak: p.Weak,

@@ -1,6 +1,8 @@
 package projector
 
 import (
+	"bytes"
+
 	"github.com/pdlog/pdlog/events"
 )
 
@@ -29,11 +31,12 @@ func (m *Machine) abort(c WireAbort) {
 		seq = c.Ext.RoomSeq
 		m.gates[c.Address] = true
 	}
-	r, rc := m.abortRoomOf(c.Room, ep.Rank.Node(), seq)
+	otherLog := m.strange(c.Ext)
+	r, rc := m.abortRoomOf(c.Room, ep.Rank.Node(), ep.LogID, seq)
 	ev := &events.AbortReceived{To: string(ep.Rank), Address: c.Address, Generation: c.Generation, DecodeRoomSeq: seq}
 	e := &events.Event{Room: c.Room, Rank: string(c.At), Cause: causeOf(c.Ext), Payload: &events.Event_AbortReceived{AbortReceived: ev}}
 	if r == nil {
-		m.abortOfReceipt(c, ep, seq, rc, e)
+		m.abortOfReceipt(c, ep, seq, rc, e, otherLog)
 		return
 	}
 	e.RoomSeq = r.Seq
@@ -66,7 +69,7 @@ func (m *Machine) abort(c WireAbort) {
 
 // abortRoomOf finds the incarnation an ABORT is about. One that names an ended
 // incarnation does not touch the room that has the number now.
-func (m *Machine) abortRoomOf(room uint64, node string, seq uint64) (*PRoom, *Receipt) {
+func (m *Machine) abortRoomOf(room uint64, node string, logID []byte, seq uint64) (*PRoom, *Receipt) {
 	cur := m.pcurrent(room)
 	if seq == 0 {
 		if cur != nil {
@@ -82,18 +85,18 @@ func (m *Machine) abortRoomOf(room uint64, node string, seq uint64) (*PRoom, *Re
 		for _, d := range cur.Dests {
 			if d.Node == node {
 				mine = true
-				if d.RoomSeq == seq {
+				if d.RoomSeq == seq && sameLog(d.LogID, logID) {
 					return cur, nil
 				}
 			}
 		}
-		if rc := m.receipt(room, node, seq); rc != nil {
+		if rc := m.receipt(room, node, logID, seq); rc != nil {
 			return nil, rc
 		}
 		for _, key := range sortedKeys(m.st.PRooms) { // an ended use that still holds tokens
 			if r := m.st.PRooms[key]; r.Room == room && r != cur {
 				for _, d := range r.Dests {
-					if d.Node == node && d.RoomSeq == seq {
+					if d.Node == node && d.RoomSeq == seq && sameLog(d.LogID, logID) {
 						return r, nil
 					}
 				}
@@ -104,12 +107,12 @@ func (m *Machine) abortRoomOf(room uint64, node string, seq uint64) (*PRoom, *Re
 		}
 		return nil, nil
 	}
-	return nil, m.receipt(room, node, seq)
+	return nil, m.receipt(room, node, logID, seq)
 }
 
 // abortOfReceipt answers an ABORT of an incarnation that is not in the table:
 // ended here, or never seen.
-func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Receipt, e *events.Event) {
+func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Receipt, e *events.Event, otherLog bool) {
 	proof := events.Proof_PROOF_NEVER_SEEN
 	var key roomKey
 	repeat := false
@@ -121,8 +124,8 @@ func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Rece
 		}
 	case rc == nil && seq != 0 && seq <= m.st.Watermark[ep.Rank.Node()]:
 		proof = events.Proof_PROOF_DRAINED
-	case m.st.UnknownPast:
-		proof = events.Proof_PROOF_CANNOT_TELL
+	case otherLog, m.st.UnknownPast && (c.Ext == nil || !bytes.Equal(c.Ext.SeenLogID, m.st.LogID)), m.olderCopy():
+		proof = events.Proof_PROOF_CANNOT_TELL // it was published before this log began
 	}
 	if rc != nil {
 		for _, d := range rc.Dests {

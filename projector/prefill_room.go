@@ -70,6 +70,7 @@ func (m *Machine) metadata(c WireMetadata) {
 	} else {
 		delete(m.gates, c.Address)
 	}
+	m.strange(c.Ext)
 	node := ep.Rank.Node()
 	r := m.pcurrent(c.Room)
 	var dup, known *Dest
@@ -82,9 +83,12 @@ func (m *Machine) metadata(c WireMetadata) {
 		}
 	}
 	switch {
-	case dup != nil && dup.RoomSeq == seq:
+	case dup != nil && dup.RoomSeq == seq && sameLog(dup.LogID, logID):
 		m.reject(Rejected{Kind: "metadata", Reason: "a copy of what is known", From: c.Address})
 		return
+	case known != nil && !sameLog(known.LogID, logID): // its log was wiped: nothing it said before counts
+		m.supersede(r)
+		r = nil
 	case known != nil && seq != 0 && seq < known.RoomSeq:
 		m.reject(Rejected{Kind: "metadata", Reason: "of an earlier incarnation", From: c.Address})
 		return
@@ -92,7 +96,7 @@ func (m *Machine) metadata(c WireMetadata) {
 		m.supersede(r)
 		r = nil
 	}
-	if refused := m.refuseMetadata(r, c, node, seq); refused != "" {
+	if refused := m.refuseMetadata(r, c, node, logID, seq); refused != "" {
 		m.tellRefused(c, ep, seq, refused)
 		return
 	}
@@ -126,10 +130,10 @@ func keysOf(x *Ext) []*events.WriteKey {
 }
 
 // refuseMetadata says why a destination is answered Failed; "" = it is taken.
-func (m *Machine) refuseMetadata(r *PRoom, c WireMetadata, node string, seq uint64) string {
+func (m *Machine) refuseMetadata(r *PRoom, c WireMetadata, node string, logID []byte, seq uint64) string {
 	st := m.st
 	switch {
-	case seq != 0 && m.receipt(c.Room, node, seq) != nil:
+	case seq != 0 && m.receipt(c.Room, node, logID, seq) != nil:
 		return "this incarnation has ended"
 	case r != nil && r.Outcome == OutcomeSucceeded && len(r.Targets) == 0 && r.sameIncarnation(node, seq):
 		return "" // another rank's metadata, after the first ranks are done
@@ -178,7 +182,7 @@ func (r *PRoom) readyRank() RankID {
 
 // tellRefused answers metadata that is not taken: Failed at once, once.
 func (m *Machine) tellRefused(c WireMetadata, ep *Endpoint, seq uint64, reason string) {
-	if rc := m.receipt(c.Room, ep.Rank.Node(), seq); rc != nil && seq != 0 {
+	if rc := m.receipt(c.Room, ep.Rank.Node(), ep.LogID, seq); rc != nil && seq != 0 {
 		for _, d := range rc.Dests {
 			if d.Rank == c.At && d.To == ep.Rank {
 				m.reject(Rejected{Kind: "metadata", Reason: "of an incarnation that has ended", From: c.Address})

@@ -18,8 +18,13 @@ type State struct {
 	Draining    bool
 	DrainUntil  uint64
 	UnknownPast bool
-	LifeSince   uint64 // seq of the newest NodeStarted
-	LastGen     uint64
+	// Unsettled are the peers that have to settle the past of a decode node
+	// before it offers pages; PastHeld says that its pages are quarantined.
+	Unsettled map[string]bool
+	PastHeld  bool
+	OlderCopy bool
+	LifeSince uint64 // seq of the newest NodeStarted
+	LastGen   uint64
 
 	// decode
 	Rooms   map[roomKey]*Room
@@ -161,6 +166,7 @@ type Peer struct {
 	DType    string
 	Ranks    map[RankID]PeerRank
 	Missed   uint32
+	SeenSeq  uint64 // highest sequence of its log that ours names as a cause
 	Suspect  bool
 	Lost     bool
 }
@@ -277,6 +283,7 @@ type ReceiptDest struct {
 	Rank    RankID
 	To      RankID
 	Node    string
+	LogID   []byte
 	RoomSeq uint64
 	Gen     *uint64
 }
@@ -287,6 +294,7 @@ func newState(cfg *Config) *State {
 		Current:   map[uint64]roomKey{},
 		Known:     map[uint64]*KnownRoom{},
 		Unsafe:    map[roomKey]*Room{},
+		Unsettled: map[string]bool{},
 		Peers:     map[string]*Peer{},
 		PRooms:    map[roomKey]*PRoom{},
 		PCurrent:  map[uint64]roomKey{},

@@ -138,6 +138,9 @@ func (m *Machine) Page(n uint32) PageView {
 	if int(n) >= len(m.st.Pages) {
 		return PageView{State: "free"}
 	}
+	if m.st.PastHeld {
+		return PageView{State: "quarantined"}
+	}
 	return m.pageView(m.st.Pages[n].owner)
 }
 
@@ -166,13 +169,15 @@ func (m *Machine) pageView(owner roomKey) PageView {
 func (m *Machine) PageCounts() map[string]int {
 	out := map[string]int{}
 	for i := range m.st.Pages {
-		out[m.pageView(m.st.Pages[i].owner).State]++
+		out[m.Page(uint32(i)).State]++ //nolint:gosec // pool size
 	}
 	return out
 }
 
 // Ready: would the node take a room now, as far as the core knows.
-func (m *Machine) Ready() bool { return m.started && !m.stopped && !m.st.Draining && !m.logFull }
+func (m *Machine) Ready() bool {
+	return m.started && !m.stopped && !m.st.Draining && !m.logFull && len(m.st.Unsettled) == 0
+}
 
 // LastSeq is the sequence of the newest event, 0 for an empty log.
 func (m *Machine) LastSeq() uint64 { return m.st.Seq }

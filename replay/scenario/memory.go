@@ -153,15 +153,18 @@ func (m *memory) land(x *write, pages []uint32) {
 		return
 	}
 	var roomSeq, tag uint64
-	if l != nil {
+	if l != nil && l.wipes == d.wipes {
 		roomSeq, tag = l.roomSeq, l.tag
 	}
 	for _, pg := range pages {
 		v := d.view.Page(pg)
 		t := m.at(x.to, pg)
 		t.parts[x.rank] = roomSeq
-		if v.Seq != 0 && v.Seq == roomSeq {
+		switch {
+		case v.Seq != 0 && v.Seq == roomSeq:
 			t.bad = false
+			continue
+		case v.Seq == 0 && v.State == "quarantined": // an unknown past: the page is nobody's to harm
 			continue
 		}
 		t.bad = v.Seq != 0
@@ -178,9 +181,10 @@ func (n *pdNode) leaseOf(x *write) *lease {
 		return n.leases[x.lease]
 	}
 	var best *lease
-	for _, l := range n.leases {
-		if l.room == x.room && l.rank == x.rank && l.to == x.to && (best == nil || l.tag > best.tag) {
-			best = l
+	var bestKey uint64
+	for key, l := range n.leases {
+		if l.room == x.room && l.rank == x.rank && l.to == x.to && (best == nil || key > bestKey) {
+			best, bestKey = l, key
 		}
 	}
 	return best

@@ -52,6 +52,8 @@ type lease struct {
 	pages   []uint32
 	dummy   bool
 	revoked bool
+	life    int // of this node, when it was granted
+	wipes   int
 }
 
 func newPDNode(w *world, d *nodeDef) *pdNode {
@@ -122,8 +124,16 @@ func (n *pdNode) boot(wiped bool) {
 	n.up = true
 	n.pending, n.effects, n.inFlight = nil, nil, 0
 	n.ticks = map[time.Duration]bool{}
+	var ask []string
+	if wiped {
+		for _, p := range n.w.names {
+			if n.w.sc.byName[p].prefill {
+				ask = append(ask, p)
+			}
+		}
+	}
 	n.step(projector.Start{
-		Boot: n.bootID, Incarnation: n.inc, LogID: n.logID, UnknownPast: wiped,
+		Boot: n.bootID, Incarnation: n.inc, LogID: n.logID, UnknownPast: wiped, AskPeers: ask,
 		GenerationBase: uint64(n.wipes) << 32, Root: "newest", //nolint:gosec // small
 	})
 }
@@ -150,6 +160,12 @@ func (n *pdNode) step(cmd projector.Command) *projector.Refusal {
 	if !n.up {
 		return &projector.Refusal{Word: "not_ready", Detail: n.d.name + " is down"}
 	}
+	return n.run(cmd).Refused
+}
+
+func (n *pdNode) ask(q projector.PastQuestion) *projector.PastAnswer { return n.run(q).Past }
+
+func (n *pdNode) run(cmd projector.Command) projector.Result {
 	res := n.m.Step(n.instant(), cmd)
 	for _, e := range res.Events {
 		n.w.emitted++
@@ -163,7 +179,7 @@ func (n *pdNode) step(cmd projector.Command) *projector.Refusal {
 	n.commit()
 	n.flush()
 	n.arm()
-	return res.Refused
+	return res
 }
 
 // routine: events that come again and again while a rank does not answer, and
@@ -316,11 +332,15 @@ func (n *pdNode) do(a projector.Action) {
 	case projector.Fence:
 		n.fence(a)
 	case projector.RevokeLease:
-		if l := n.leases[a.Lease]; l != nil && n.w.fenceOf(l.rank.Node()) != events.FenceKind_FENCE_KIND_NONE {
+		if l := n.leases[n.key(a.Lease)]; l != nil && n.w.fenceOf(l.rank.Node()) != events.FenceKind_FENCE_KIND_NONE {
 			l.revoked = true
 		}
 	case projector.CheckPages:
 		n.step(projector.PagesChecked{RoomSeq: a.RoomSeq, Bad: n.w.mem.check(n, a)})
+	case projector.AskPast:
+		n.askPast(a.Node)
+	case projector.FencePeer:
+		n.fencePeer(a.Node)
 	case projector.Rediscover:
 		n.w.discover(n.d.name, a.Node)
 	case projector.Stopped:
@@ -339,7 +359,7 @@ func (n *pdNode) must(err error) {
 
 func (n *pdNode) publish(a projector.SendMetadata) {
 	res := projector.PublishResult{RoomSeq: a.RoomSeq, Rank: a.Rank, To: a.To}
-	n.leases[a.Lease] = &lease{tag: a.Lease, room: a.Room, roomSeq: a.RoomSeq, rank: a.Rank, to: a.To, pages: a.Pages, dummy: a.Dummy}
+	n.leases[n.key(a.Lease)] = &lease{tag: a.Lease, room: a.Room, roomSeq: a.RoomSeq, rank: a.Rank, to: a.To, pages: a.Pages, dummy: a.Dummy, life: n.life, wipes: n.wipes}
 	if left, ok := n.failAfter[a.RoomSeq]; ok {
 		if left == 0 {
 			res.Err = "connection refused"
@@ -349,7 +369,7 @@ func (n *pdNode) publish(a projector.SendMetadata) {
 		n.failAfter[a.RoomSeq] = left - 1
 	}
 	if a.WithExt {
-		a.Ext.Keys = []*events.WriteKey{{Kind: 1, Provider: "sim", Endpoint: address(n.d, a.To.Index()), Key: binary.BigEndian.AppendUint64(nil, a.Lease)}}
+		a.Ext.Keys = []*events.WriteKey{{Kind: 1, Provider: "sim", Endpoint: address(n.d, a.To.Index()), Key: binary.BigEndian.AppendUint64(nil, n.key(a.Lease))}}
 	}
 	m, err := backends.FromMetadata(a, n.self(a.To))
 	if err := n.send("metadata", a.To, a.Address, m, err); err != nil {
@@ -363,12 +383,44 @@ func (n *pdNode) fence(a projector.Fence) {
 		res := projector.FenceResult{RoomSeq: a.RoomSeq, Lease: a.Lease, Evidence: n.w.fenceOf(a.Rank.Node()), TookUS: uint64(fenceTime.Microseconds()), Method: "sim"}
 		if res.Evidence == events.FenceKind_FENCE_KIND_NONE {
 			res.Reason = "the provider cannot prove the end of the peer's writes"
-		} else if l := n.leases[a.Lease]; l != nil {
+		} else if l := n.leases[n.key(a.Lease)]; l != nil {
 			l.revoked = true
 		}
 		n.step(res)
 	}))
 }
+
+// askPast is the HTTP question of a node with an unknown past (wire.md 9.2).
+func (n *pdNode) askPast(prefill string) {
+	n.w.after(2*n.w.sc.latency, n.guard(func() {
+		a := projector.PastAnswer{Node: prefill}
+		if p, ok := n.w.nodes[prefill].(*pdNode); ok && p.up && !n.w.net.cut(n.d.name, prefill) {
+			if past := p.ask(projector.PastQuestion{Node: n.d.name, Boot: n.bootID}); past != nil {
+				a = *past
+				a.Node = prefill
+			}
+		}
+		n.step(a)
+	}))
+}
+
+func (n *pdNode) fencePeer(prefill string) {
+	n.w.after(fenceTime, n.guard(func() {
+		kind := n.w.fenceOf(prefill)
+		if kind != events.FenceKind_FENCE_KIND_NONE {
+			for _, l := range n.leases {
+				if l.rank.Node() == prefill && l.life < n.life {
+					l.revoked = true
+				}
+			}
+		}
+		n.step(projector.PeerFenced{Node: prefill, Evidence: kind})
+	}))
+}
+
+// key is what a writer is given for a lease: a tag of this log, made unique
+// over the logs that were wiped.
+func (n *pdNode) key(tag uint64) uint64 { return uint64(n.wipes)<<48 | tag } //nolint:gosec // small
 
 // ready: would /readyz say yes.
 func (n *pdNode) ready() bool { return n.up && n.m.Ready() }

@@ -1,0 +1,114 @@
+package projector
+
+import (
+	"bytes"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// pastQuestion answers a decode node that does not know its past. What this
+// node still has of those lives ends first.
+func (m *Machine) pastQuestion(c PastQuestion) {
+	a := &PastAnswer{Node: c.Node, Answered: true}
+	for _, addr := range sortedKeys(m.st.Endpoints) {
+		if ep := m.st.Endpoints[addr]; ep.Rank.Node() == c.Node && ep.Boot != 0 && ep.Boot != c.Boot {
+			a.Known = true
+		}
+	}
+	for _, key := range sortedKeys(m.st.PRooms) {
+		r := m.st.PRooms[key]
+		old := map[RankID]bool{}
+		for _, d := range r.Dests {
+			if d.Node == c.Node && d.Boot != c.Boot {
+				a.Known = true
+				old[d.To] = true
+			}
+		}
+		if len(old) == 0 {
+			continue
+		}
+		if r.live() {
+			m.failP(r, events.AbortCause_ABORT_CAUSE_PEER_LOST, c.Node+" is in another life and does not know this room", c.Node)
+			m.settleP(r)
+		}
+		for _, t := range r.Tokens {
+			if old[t.To] {
+				a.Open++
+			}
+		}
+	}
+	for _, list := range sortedKeys(m.st.Receipts) {
+		for _, rc := range m.st.Receipts[list] {
+			for _, d := range rc.Dests {
+				a.Known = a.Known || d.Node == c.Node
+			}
+		}
+	}
+	m.res.Past = a
+}
+
+// pastAnswer: only an answer with nothing open settles the past with that peer;
+// whatever else it says, it is fenced.
+func (m *Machine) pastAnswer(c PastAnswer) {
+	if !m.st.Unsettled[c.Node] {
+		return
+	}
+	if c.Answered && c.Open == 0 {
+		m.emit(&events.Event{Payload: &events.Event_PastSettled{PastSettled: &events.PastSettled{Peer: c.Node, Known: c.Known}}})
+		return
+	}
+	m.do(FencePeer{Node: c.Node})
+}
+
+func (m *Machine) peerFenced(c PeerFenced) {
+	if !m.st.Unsettled[c.Node] {
+		return
+	}
+	switch c.Evidence {
+	case events.FenceKind_FENCE_KIND_HARD, events.FenceKind_FENCE_KIND_READER_STOPPED:
+		m.emit(&events.Event{Payload: &events.Event_PastSettled{PastSettled: &events.PastSettled{Peer: c.Node, Known: true, Evidence: c.Evidence}}})
+	default:
+		if m.st.PastHeld {
+			return
+		}
+		q := &events.Quarantined{Cause: "unknown_past"}
+		for _, n := range sortedKeys(m.st.Unsettled) {
+			q.Missing = append(q.Missing, &events.Pair{Rank: n})
+		}
+		for i := range m.st.Pages {
+			q.Pages = append(q.Pages, uint32(i)) //nolint:gosec // pool size
+		}
+		m.emit(&events.Event{Payload: &events.Event_Quarantined{Quarantined: q}})
+	}
+}
+
+// askPast asks again a peer that has not settled the past.
+func (m *Machine) askPast(node string) {
+	if m.st.Unsettled[node] {
+		m.do(AskPast{Node: node})
+	}
+}
+
+// strange says whether a decode node's message shows that this node has lost
+// something: it knew another log of this node, or more of this one than there
+// is (wire.md 9.5). Then the past is unknown from here on.
+func (m *Machine) strange(x *Ext) (otherLog bool) {
+	if x == nil || len(x.SeenLogID) == 0 {
+		return false
+	}
+	if !bytes.Equal(x.SeenLogID, m.st.LogID) {
+		return true
+	}
+	if x.SeenSeq > m.st.Seq && !m.st.UnknownPast {
+		m.emit(&events.Event{Cause: causeOf(x), Payload: &events.Event_ConfigChanged{ConfigChanged: &events.ConfigChanged{
+			Values: map[string]string{"unknown_past": "true", "why": "a peer has seen more of this log than it holds: it is an older copy"},
+		}}})
+	}
+	return false
+}
+
+// sameLog: two decode room_seq can be compared. An SGLang peer has no log.
+func sameLog(a, b []byte) bool { return len(a) == 0 || len(b) == 0 || bytes.Equal(a, b) }
+
+// olderCopy: a peer has shown that this log has lost its end.
+func (m *Machine) olderCopy() bool { return m.st.UnknownPast && m.st.OlderCopy }
