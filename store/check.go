@@ -1,0 +1,131 @@
+package store
+
+import (
+	"encoding/binary"
+
+	"github.com/cockroachdb/errors"
+	"go.etcd.io/bbolt"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// checker walks segments in order and verifies that they are one log.
+type checker struct {
+	meta        segmentMeta // of the segment visited last
+	pos         events.Position
+	boot        uint64 // of the last frame seen
+	incarnation uint64 // highest seen
+
+	head      head
+	haveHead  bool
+	headSeen  bool   // the record that the head names was passed
+	headChain uint32 // and this is its chain
+}
+
+func newChecker(h head, have bool) *checker { return &checker{head: h, haveHead: have} }
+
+// enter reads the meta of a segment and checks that it continues the log.
+func (c *checker) enter(s *segment, tx *bbolt.Tx, isFirst bool) error {
+	m, err := getMeta(s.path, tx)
+	if err != nil {
+		return err
+	}
+	bad := func(err error) error { return &CorruptError{File: s.path, Seq: m.FirstSeq, Err: err} }
+	if m.FirstSeq != s.first {
+		return bad(errors.Wrapf(events.ErrSeqGap, "meta says the segment starts at %d", m.FirstSeq))
+	}
+	if isFirst {
+		c.pos = events.Position{Seq: m.FirstSeq - 1, Chain: m.ChainStart}
+	} else {
+		switch {
+		case m.Node != c.meta.Node || m.LogID != c.meta.LogID:
+			return bad(errors.Newf("segment is of log %s of %q, the one before it of %s of %q", m.LogID, m.Node, c.meta.LogID, c.meta.Node))
+		case m.FirstSeq != c.pos.Seq+1:
+			return bad(errors.Wrapf(events.ErrSeqGap, "have %d, want %d", m.FirstSeq, c.pos.Seq+1))
+		case m.ChainStart != c.pos.Chain:
+			return bad(errors.Wrapf(events.ErrChain, "have %08x, want %08x", m.ChainStart, c.pos.Chain))
+		}
+	}
+	c.incarnation = max(c.incarnation, m.Incarnation-1) // the start that created it may have recorded nothing
+	c.meta = m
+	return nil
+}
+
+// join checks a sealed segment without reading it: its last frame must be what
+// the seal says.
+func (c *checker) join(s *segment, tx *bbolt.Tx, isFirst bool) error {
+	if err := c.enter(s, tx, isFirst); err != nil {
+		return err
+	}
+	if !c.meta.Sealed {
+		return &CorruptError{File: s.path, Seq: s.first, Err: errors.New("segment is not sealed and not the last")}
+	}
+	_, v := tx.Bucket(bucketFrames).Cursor().Last()
+	in, err := events.DecodeFrame(v, "", nil)
+	if err != nil {
+		return &CorruptError{File: s.path, Seq: c.meta.LastSeq, Err: err}
+	}
+	c.pos = events.Position{Seq: in.LastSeq, HLC: in.LastHLC, Chain: in.Chain}
+	c.boot, c.incarnation = in.Boot, max(c.incarnation, in.Incarnation)
+	c.passHead(in)
+	return c.checkSeal(s)
+}
+
+// scan verifies every frame of a segment and hands each on.
+func (c *checker) scan(s *segment, tx *bbolt.Tx, isFirst bool, visit func(b []byte) error) error {
+	if err := c.enter(s, tx, isFirst); err != nil {
+		return err
+	}
+	cur := tx.Bucket(bucketFrames).Cursor()
+	for k, v := cur.First(); k != nil; k, v = cur.Next() {
+		if err := c.frame(s, k, v); err != nil {
+			return err
+		}
+		if visit != nil {
+			if err := visit(v); err != nil {
+				return err
+			}
+		}
+	}
+	if c.meta.Sealed {
+		return c.checkSeal(s)
+	}
+	return nil
+}
+
+func (c *checker) frame(s *segment, k, v []byte) error {
+	in, err := events.DecodeFrame(v, "", nil)
+	if err != nil {
+		return &CorruptError{File: s.path, Seq: c.pos.Seq + 1, Err: err}
+	}
+	if len(k) != 8 || binary.BigEndian.Uint64(k) != in.FirstSeq || in.Size != len(v) {
+		return &CorruptError{File: s.path, Seq: c.pos.Seq + 1, Err: errors.Newf("key %x holds a frame of record %d, %d of %d bytes", k, in.FirstSeq, in.Size, len(v))}
+	}
+	if err := c.pos.Advance(in); err != nil {
+		return &CorruptError{File: s.path, Seq: c.pos.Seq + 1, Err: err}
+	}
+	if in.Incarnation < c.incarnation {
+		return &CorruptError{File: s.path, Seq: in.FirstSeq, Err: errors.Newf("incarnation %d after %d", in.Incarnation, c.incarnation)}
+	}
+	c.boot, c.incarnation = in.Boot, in.Incarnation
+	c.passHead(in)
+	return nil
+}
+
+// passHead notes the chain at the record the head names. Heads name ends of
+// frames, since commits are whole frames.
+func (c *checker) passHead(in events.FrameInfo) {
+	if c.haveHead && in.LastSeq == c.head.seq {
+		c.headSeen, c.headChain = true, in.Chain
+	}
+}
+
+func (c *checker) checkSeal(s *segment) error {
+	if c.pos.Seq != c.meta.LastSeq {
+		return &CorruptError{File: s.path, Seq: c.pos.Seq, Err: errors.Wrapf(events.ErrSeqGap, "the seal says %d is the last", c.meta.LastSeq)}
+	}
+	if c.pos.Chain != c.meta.ChainHead {
+		return &CorruptError{File: s.path, Seq: c.pos.Seq, Err: errors.Wrapf(events.ErrChain, "have %08x, the seal wants %08x", c.pos.Chain, c.meta.ChainHead)}
+	}
+	return nil
+}

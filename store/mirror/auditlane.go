@@ -1,0 +1,205 @@
+package mirror
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/cockroachdb/errors"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// isMilestone says which events go to the audit stream (store.md 6.5).
+func isMilestone(e *events.Event) bool {
+	switch e.Payload.(type) {
+	case *events.Event_AbortArmed, *events.Event_Released, *events.Event_Fenced, *events.Event_FenceFailed,
+		*events.Event_Quarantined, *events.Event_AckTimedOut, *events.Event_LateWriteRejected,
+		*events.Event_PageCheckFailed, *events.Event_NodeStarted, *events.Event_NodeStopped, *events.Event_PeerLost:
+		return true
+	default:
+		return false
+	}
+}
+
+// auditLane publishes milestones, one a message, behind the log lane.
+type auditLane struct {
+	m     *Mirror
+	js    jetstream.JetStream
+	salt  int
+	after uint64 // stream sequence of the node's last milestone, 0 = none
+	next  uint64 // first sequence to look at
+}
+
+func (l *auditLane) filter() string {
+	return prefixAudit + token(l.m.opts.Cluster) + "." + token(l.m.opts.Node) + ".>"
+}
+
+func (l *auditLane) session(ctx context.Context) (done bool, err error) {
+	if err := l.waitForLog(ctx); err != nil {
+		return false, err
+	}
+	if err := l.resume(ctx); err != nil {
+		return false, err
+	}
+	idle := time.NewTicker(l.m.opts.CheckEvery)
+	defer idle.Stop()
+	for {
+		moved := l.m.moved()
+		mirrored := l.m.mirrored.Load()
+		if l.next > mirrored && l.m.audited.Load() != l.next-1 {
+			l.m.moveAudit(l.next - 1)
+			continue
+		}
+		for l.next <= mirrored {
+			frames, err := l.m.opts.Log.ReadFrames(l.next, messageBytes)
+			if err != nil {
+				return done, errors.Wrap(err, "read log for the audit stream")
+			}
+			if len(frames) == 0 {
+				break
+			}
+			for _, f := range frames {
+				if f.Info.FirstSeq > mirrored { // its log message comes first
+					break
+				}
+				_, err := events.DecodeFrame(f.Data, l.m.opts.Node, func(e *events.Event) error {
+					if e.Seq < l.next || !isMilestone(e) {
+						return nil
+					}
+					done = true
+					return l.send(ctx, e)
+				})
+				if err != nil {
+					if errors.Is(err, errDuplicate) {
+						l.salt++
+					}
+					return done, err
+				}
+				l.next = f.Info.LastSeq + 1
+			}
+			l.m.moveAudit(l.next - 1)
+			mirrored = l.m.mirrored.Load()
+			moved = l.m.moved()
+		}
+		if l.next <= l.m.mirrored.Load() {
+			continue
+		}
+		select {
+		case <-moved:
+		case <-idle.C:
+			if err := l.m.unchanged(ctx, l.js, StreamAudit, l.filter(), l.after); err != nil {
+				return done, err
+			}
+		case <-ctx.Done():
+			return done, ctx.Err()
+		}
+	}
+}
+
+// waitForLog waits until the log lane knows where it stands.
+func (l *auditLane) waitForLog(ctx context.Context) error {
+	for {
+		l.m.mu.Lock()
+		synced, ch := l.m.synced, l.m.progress
+		l.m.mu.Unlock()
+		if synced {
+			return nil
+		}
+		select {
+		case <-ch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *auditLane) resume(ctx context.Context) error {
+	s, err := l.m.ensureStream(ctx, l.js, StreamAudit, prefixAudit+">")
+	if err != nil {
+		return err
+	}
+	last, err := findLast(ctx, s, l.filter())
+	if err != nil {
+		return err
+	}
+	log := l.m.opts.Log
+	l.after, l.next = 0, log.First()
+	if last == nil {
+		return nil
+	}
+	l.after = last.Sequence
+	header := last.Header
+	if header.Get(HeaderLogID) != log.LogID().String() {
+		if header, err = findLastOf(ctx, l.js, StreamAudit, l.filter(), last.Sequence, log.LogID()); err != nil || header == nil {
+			return err
+		}
+	}
+	p := headParser{h: header}
+	seq := p.uint(HeaderSeq, 10, 64)
+	if p.err != nil {
+		return errors.Wrapf(ErrMirrorDiverged, "message %d of %s: headers: %v", last.Sequence, StreamAudit, p.err)
+	}
+	if durable := log.Durable(); seq > durable {
+		return errors.Wrapf(ErrMirrorAhead, "the audit stream has record %d of log %s, the log ends at %d: acknowledged events are missing here",
+			seq, log.LogID(), durable)
+	}
+	l.next = max(seq+1, l.next)
+	return nil
+}
+
+func (l *auditLane) send(ctx context.Context, e *events.Event) error {
+	id := e.Node + "/" + strconv.FormatUint(e.Seq, 10)
+	msg := &nats.Msg{
+		Subject: SubjectAudit(l.m.opts.Cluster, e.Node, e.TypeName()),
+		Header: nats.Header{
+			"ce-specversion":  {"1.0"},
+			"ce-id":           {id},
+			"ce-source":       {"/pdlog/" + token(l.m.opts.Cluster) + "/" + token(e.Node)},
+			"ce-type":         {"pdlog.events.v1." + e.TypeName()},
+			"ce-time":         {e.Time().Format(time.RFC3339Nano)},
+			headerContentType: {AuditContentType},
+			HeaderNode:        {e.Node},
+			HeaderLogID:       {l.m.opts.Log.LogID().String()},
+			HeaderSeq:         {strconv.FormatUint(e.Seq, 10)},
+		},
+		Data: appendAuditJSON(nil, e),
+	}
+	if l.salt > 0 {
+		id = fmt.Sprintf("%s;%d", id, l.salt)
+	}
+	seq, err := l.m.publish(ctx, l.js, msg, id, l.filter(), l.after)
+	if err != nil {
+		return err
+	}
+	l.after, l.next = seq, e.Seq+1
+	return nil
+}
+
+// appendAuditJSON is events.AppendJSON with the room number as a string: rooms
+// are 63-bit and JavaScript rounds such numbers (store.md 3). `,"room":` is
+// only ever a key there: inside a string its quotes would be escaped.
+func appendAuditJSON(b []byte, e *events.Event) []byte {
+	key := []byte(`,"room":`)
+	rest := events.AppendJSON(nil, e)
+	for {
+		i := bytes.Index(rest, key)
+		if i < 0 {
+			return append(b, rest...)
+		}
+		i += len(key)
+		end := i
+		for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
+			end++
+		}
+		b = append(b, rest[:i]...)
+		if end > i {
+			b = append(append(append(b, '"'), rest[i:end]...), '"')
+		}
+		rest = rest[end:]
+	}
+}

@@ -1,0 +1,131 @@
+package store
+
+import (
+	"iter"
+
+	"github.com/cockroachdb/errors"
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// DirInfo describes a log that is not open.
+type DirInfo struct {
+	Node      string
+	LogID     LogID
+	FirstSeq  uint64 // oldest event kept
+	LastSeq   uint64 // last event read; 0 when none was
+	LastChain uint32
+	Segments  int
+}
+
+// ReadDir reads the log in dir from sequence from on (0 or 1: from the oldest
+// kept) and calls visit with every event, all envelope fields filled in and
+// everything verified on the way: checksums, sequence, chain, seals, the head
+// file. It writes nothing.
+//
+// A damaged log gives a *CorruptError after the events before the damage; a
+// segment that a live node is writing an *InUseError (ErrInUse) after the
+// events of the sealed ones; an error of visit is returned as it is.
+func ReadDir(dir string, from uint64, visit func(*events.Event) error) (DirInfo, error) {
+	segs, err := listSegments(dir)
+	if err != nil {
+		return DirInfo{}, err
+	}
+	if len(segs) == 0 {
+		return DirInfo{}, errors.Wrapf(ErrNotALog, "%s", dir)
+	}
+	holder, live := Locked(dir)
+	info := DirInfo{FirstSeq: segs[0].first, Segments: len(segs)}
+	if from > 0 && from < segs[0].first && from != 1 {
+		return info, errors.Wrapf(ErrBelow, "read record %d of %s: the log starts at %d", from, dir, segs[0].first)
+	}
+	skip := 0
+	for skip+1 < len(segs) && segs[skip+1].first <= from {
+		skip++
+	}
+	h, haveHead, err := readHead(dir)
+	if err != nil {
+		return info, err
+	}
+	chk := newChecker(h, haveHead)
+	for i, s := range segs[skip:] {
+		err := readSegment(s, chk, i == 0, from, visit)
+		info.Node, info.LogID, info.LastSeq, info.LastChain = chk.meta.Node, chk.meta.LogID, chk.pos.Seq, chk.pos.Chain
+		if errors.Is(err, berrors.ErrTimeout) {
+			if !live {
+				holder, _ = Locked(dir)
+			}
+			return info, &InUseError{File: s.path, Lock: holder, Next: max(from, s.first)}
+		}
+		if err != nil {
+			return info, err
+		}
+	}
+	if live {
+		return info, nil // the head moves on under us
+	}
+	if haveHead && h.seq > chk.pos.Seq {
+		return info, errors.Wrapf(ErrHeadAhead, "read log %s: head says record %d, the segments end at %d: acknowledged events are missing",
+			dir, h.seq, chk.pos.Seq)
+	}
+	if chk.headSeen && chk.headChain != h.chain {
+		return info, errors.Wrapf(ErrHeadMismatch, "read log %s: record %d: head has chain %08x, segments have %08x",
+			dir, h.seq, h.chain, chk.headChain)
+	}
+	return info, nil
+}
+
+func readSegment(s *segment, chk *checker, isFirst bool, from uint64, visit func(*events.Event) error) (err error) {
+	defer func() { err = errors.CombineErrors(err, s.close()) }()
+	var own error // visit's, which may pass through guard and bbolt but stays itself
+	visiting := false
+	err = s.view(func(tx *bbolt.Tx) error {
+		return chk.scan(s, tx, isFirst, func(b []byte) error {
+			if chk.pos.Seq < from || visit == nil {
+				return nil
+			}
+			_, err := events.DecodeFrame(b, chk.meta.Node, func(e *events.Event) error {
+				if e.Seq < from {
+					return nil
+				}
+				visiting = true
+				own = visit(e)
+				visiting = false
+				return own
+			})
+			if err != nil && own == nil {
+				return &CorruptError{File: s.path, Seq: chk.pos.Seq, Err: err}
+			}
+			return err
+		})
+	})
+	if visiting { // a panic of visit is no damage of the log
+		panic(err)
+	}
+	if own != nil {
+		return own
+	}
+	return err
+}
+
+// Events iterates over the log in dir from sequence from on; the last pair has
+// a nil event and an error if there is one, of ReadDir's kinds.
+func Events(dir string, from uint64) iter.Seq2[*events.Event, error] {
+	return func(yield func(*events.Event, error) bool) {
+		_, err := ReadDir(dir, from, func(e *events.Event) error {
+			if !yield(e, nil) {
+				return errEnough
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			yield(nil, err)
+		}
+	}
+}
+
+// StatDir verifies the whole log in dir and describes it. Its errors are those
+// of ReadDir.
+func StatDir(dir string) (DirInfo, error) { return ReadDir(dir, 0, nil) }
