@@ -1,6 +1,8 @@
 package projector
 
 import (
+	"slices"
+
 	"github.com/pdlog/pdlog/events"
 )
 
@@ -130,6 +132,7 @@ func (m *Machine) newPRoom(e *events.Event) *PRoom {
 	}
 	m.st.PRooms[r.Seq] = r
 	m.st.PCurrent[r.Room] = r.Seq
+	m.st.byNumber[r.Room] = append(m.st.byNumber[r.Room], r.Seq)
 	return r
 }
 
@@ -177,6 +180,11 @@ func (m *Machine) forget(r *PRoom) {
 		rc.Dests = append(rc.Dests, rd)
 	}
 	delete(st.PRooms, r.Seq)
+	if left := slices.DeleteFunc(st.byNumber[r.Room], func(k roomKey) bool { return k == r.Seq }); len(left) > 0 {
+		st.byNumber[r.Room] = left
+	} else {
+		delete(st.byNumber, r.Room)
+	}
 	if st.PCurrent[r.Room] == r.Seq {
 		delete(st.PCurrent, r.Room)
 	}

@@ -17,6 +17,12 @@ func (m *Machine) fail(r *Room, cause events.AbortCause, reason, who string, c *
 	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Cause: c, Payload: &events.Event_RoomFailed{RoomFailed: &events.RoomFailed{
 		Cause: cause, Reason: reason, Who: who,
 	}}})
+	for _, p := range r.Pairs {
+		if p.Publish == PublishStarted { // nothing of it is published after the arming
+			m.doAfter(0, DropPublish{Room: r.Room, RoomSeq: r.Seq})
+			break
+		}
+	}
 	m.doAfter(seq, Tell{Kind: TellFailed, Room: r.Room, RoomSeq: r.Seq, Cause: cause, Reason: reason, Who: who})
 	m.arm(r, seq)
 }

@@ -89,6 +89,10 @@ type PostWrite struct {
 // that have not left are dropped (each still reports its WriteDone).
 type SealRoom struct{ Room, RoomSeq uint64 }
 
+// DropPublish: the room has ended; a SendMetadata of it that has not left yet
+// must not leave any more. Each one dropped reports PublishResult with an error.
+type DropPublish struct{ Room, RoomSeq uint64 }
+
 // Fence: revoke the lease and prove that nothing lands any more. Outcome:
 // FenceResult.
 type Fence struct {
@@ -165,6 +169,7 @@ func (SendAck) isAction()      {}
 func (SendStatus) isAction()   {}
 func (PostWrite) isAction()    {}
 func (SealRoom) isAction()     {}
+func (DropPublish) isAction()  {}
 func (Fence) isAction()        {}
 func (RevokeLease) isAction()  {}
 func (CheckPages) isAction()   {}

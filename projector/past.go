@@ -9,6 +9,10 @@ import (
 // pastQuestion answers a decode node that does not know its past. What this
 // node still has of those lives ends first.
 func (m *Machine) pastQuestion(c PastQuestion) {
+	if m.st.UnknownPast { // it does not know its own either, and vouches for nothing
+		m.res.Past = &PastAnswer{Node: c.Node}
+		return
+	}
 	a := &PastAnswer{Node: c.Node, Answered: true}
 	for _, addr := range sortedKeys(m.st.Endpoints) {
 		if ep := m.st.Endpoints[addr]; ep.Rank.Node() == c.Node && ep.Boot != 0 && ep.Boot != c.Boot {

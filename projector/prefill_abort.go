@@ -67,47 +67,39 @@ func (m *Machine) abort(c WireAbort) {
 	m.touchAny(r.Seq)
 }
 
-// abortRoomOf finds the incarnation an ABORT is about. One that names an ended
-// incarnation does not touch the room that has the number now.
+// abortRoomOf finds the incarnation an ABORT is about: one in the table, ended or
+// not, before any receipt, for only what has left the table has nothing open.
+// An ABORT that names an ended incarnation does not touch the room that has the
+// number now.
 func (m *Machine) abortRoomOf(room uint64, node string, logID []byte, seq uint64) (*PRoom, *Receipt) {
 	cur := m.pcurrent(room)
+	keys := m.st.byNumber[room]
 	if seq == 0 {
-		if cur != nil {
+		switch list := m.st.Receipts[room]; {
+		case cur != nil:
 			return cur, nil
-		}
-		if l := m.st.Receipts[room]; len(l) > 0 {
-			return nil, l[len(l)-1]
-		}
-		return nil, nil
-	}
-	if cur != nil {
-		mine := false
-		for _, d := range cur.Dests {
-			if d.Node == node {
-				mine = true
-				if d.RoomSeq == seq && sameLog(d.LogID, logID) {
-					return cur, nil
-				}
-			}
-		}
-		if rc := m.receipt(room, node, logID, seq); rc != nil {
-			return nil, rc
-		}
-		for _, key := range sortedKeys(m.st.PRooms) { // an ended use that still holds tokens
-			if r := m.st.PRooms[key]; r.Room == room && r != cur {
-				for _, d := range r.Dests {
-					if d.Node == node && d.RoomSeq == seq && sameLog(d.LogID, logID) {
-						return r, nil
-					}
-				}
-			}
-		}
-		if !mine && cur.live() && len(cur.Dests) == 0 && cur.OpenedAt != 0 {
-			return cur, nil // awaited, and the ABORT has overtaken the metadata
+		case len(keys) > 0: // an earlier use that still holds tokens
+			return m.st.PRooms[keys[len(keys)-1]], nil
+		case len(list) > 0:
+			return nil, list[len(list)-1]
 		}
 		return nil, nil
 	}
-	return nil, m.receipt(room, node, logID, seq)
+	for i := len(keys) - 1; i >= 0; i-- {
+		r := m.st.PRooms[keys[i]]
+		for _, d := range r.Dests {
+			if d.Node == node && d.RoomSeq == seq && sameLog(d.LogID, logID) {
+				return r, nil
+			}
+		}
+	}
+	if rc := m.receipt(room, node, logID, seq); rc != nil {
+		return nil, rc
+	}
+	if cur != nil && cur.live() && len(cur.Dests) == 0 {
+		return cur, nil // awaited, and the ABORT has overtaken the metadata
+	}
+	return nil, nil
 }
 
 // abortOfReceipt answers an ABORT of an incarnation that is not in the table:

@@ -389,6 +389,11 @@ func (m *Machine) boundReceipts() {
 	}
 }
 
+// abandoned: opened by metadata, ended, and no engine has shown interest.
+func (r *PRoom) abandoned() bool {
+	return !r.Awaited && !r.Posted && !r.Cleared && r.SourceFree
+}
+
 // proomDeadline: bootstrapping, waiting for chunks, and each write under way
 // have clocks of their own.
 func (m *Machine) proomDeadline(r *PRoom) (uint64, bool) {
@@ -397,6 +402,9 @@ func (m *Machine) proomDeadline(r *PRoom) (uint64, bool) {
 		if d := t.PostedAt + millis(m.cfg.TransferTimeout); !t.Uncertain && (!ok || d < at) {
 			at, ok = d, true
 		}
+	}
+	if !ok && !r.live() && r.abandoned() {
+		return r.ActiveAt + millis(m.cfg.WaitingTimeout) + millis(m.cfg.BootstrapTimeout), true
 	}
 	if ok || !r.live() {
 		return at, ok
@@ -420,6 +428,9 @@ func (m *Machine) proomDue(r *PRoom) {
 	switch {
 	case over:
 		m.failP(r, events.AbortCause_ABORT_CAUSE_TRANSFER_TIMEOUT, "a write was not done within "+m.cfg.TransferTimeout.String(), m.cfg.Node)
+	case !r.live() && r.abandoned() && len(r.Tokens) == 0:
+		m.clearRoom(r) // opened by metadata alone, and no engine ever asked (cases.md C-28)
+		return
 	case !r.live() || len(r.Tokens) > 0:
 		return
 	case len(r.Dests) == 0:

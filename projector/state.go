@@ -44,8 +44,9 @@ type State struct {
 	Endpoints map[string]*Endpoint
 	Receipts  map[uint64][]*Receipt // by room number, oldest first
 	receiptQ  []*Receipt
-	tokens    map[uint64]roomKey // open write -> its room
-	Watermark map[string]uint64  // decode node -> room_seq
+	tokens    map[uint64]roomKey   // open write -> its room
+	byNumber  map[uint64][]roomKey // room number -> its incarnations in PRooms, oldest first
+	Watermark map[string]uint64    // decode node -> room_seq
 }
 
 // PageSlot is one page of the pool.
@@ -302,6 +303,7 @@ func newState(cfg *Config) *State {
 		Receipts:  map[uint64][]*Receipt{},
 		Watermark: map[string]uint64{},
 		tokens:    map[uint64]roomKey{},
+		byNumber:  map[uint64][]roomKey{},
 	}
 	if cfg.Role == events.Role_ROLE_DECODE {
 		st.Pages = make([]PageSlot, cfg.Pages)

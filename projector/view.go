@@ -138,7 +138,7 @@ func (m *Machine) Page(n uint32) PageView {
 	if int(n) >= len(m.st.Pages) {
 		return PageView{State: "free"}
 	}
-	if m.st.PastHeld {
+	if len(m.st.Unsettled) > 0 { // not offered before the past is settled
 		return PageView{State: "quarantined"}
 	}
 	return m.pageView(m.st.Pages[n].owner)

@@ -148,7 +148,11 @@ func (m *memory) land(x *write, pages []uint32) {
 	}
 	l := d.leaseOf(x)
 	if l != nil && l.revoked {
-		d.step(projector.LateWrite{Lease: l.tag, Room: l.room, RoomSeq: l.roomSeq, Rank: x.rank, To: x.to, Pages: pages, Writes: 1})
+		seq := l.roomSeq
+		if l.wipes != d.wipes {
+			seq = 0 // of a log that is gone
+		}
+		d.step(projector.LateWrite{Lease: l.tag, Room: l.room, RoomSeq: seq, Rank: x.rank, To: x.to, Pages: pages, Writes: 1})
 		x.done(projector.WriteFailed, false, "refused: the key is revoked")
 		return
 	}

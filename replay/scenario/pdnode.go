@@ -266,6 +266,12 @@ func (n *pdNode) durable() uint64 {
 // flush does the effects whose events are on disk, in order.
 func (n *pdNode) flush() {
 	for i := 0; i < len(n.effects); {
+		if d, ok := n.effects[i].Do.(projector.DropPublish); ok {
+			n.effects = append(n.effects[:i:i], n.effects[i+1:]...)
+			n.dropPublish(d.RoomSeq)
+			i = 0
+			continue
+		}
 		if n.effects[i].After > n.durable() {
 			i++
 			continue
@@ -273,6 +279,21 @@ func (n *pdNode) flush() {
 		e := n.effects[i]
 		n.effects = append(n.effects[:i:i], n.effects[i+1:]...)
 		n.w.after(0, n.guard(func() { n.do(e.Do) }))
+	}
+}
+
+// dropPublish takes back metadata that waits for the disk.
+func (n *pdNode) dropPublish(roomSeq uint64) {
+	for i := 0; i < len(n.effects); {
+		a, ok := n.effects[i].Do.(projector.SendMetadata)
+		if !ok || a.RoomSeq != roomSeq {
+			i++
+			continue
+		}
+		n.effects = append(n.effects[:i:i], n.effects[i+1:]...)
+		n.w.after(0, n.guard(func() {
+			n.step(projector.PublishResult{RoomSeq: a.RoomSeq, Rank: a.Rank, To: a.To, Err: "the room ended before it left"})
+		}))
 	}
 }
 
@@ -345,7 +366,7 @@ func (n *pdNode) do(a projector.Action) {
 		n.w.discover(n.d.name, a.Node)
 	case projector.Stopped:
 		n.up = false
-	case projector.Tell, projector.SealRoom:
+	case projector.Tell, projector.SealRoom, projector.DropPublish:
 	}
 }
 

@@ -1,0 +1,77 @@
+package invariants
+
+import (
+	"fmt"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// lateWrite is a write that ended, landed, after its pages were released, as
+// the writer's log tells it.
+type lateWrite struct {
+	at   Violation
+	room *room // of the decode node
+	pair pair
+	page uint32
+}
+
+// closed ends a write. If its bytes landed and the decode incarnation it went
+// to had been released by then, that is I1 from the writer's side: the decode
+// node may never have seen it land. It is settled by Finish, when every
+// refusal of the decode node is known.
+func (c *Checker) closed(n *node, e *events.Event, id uint64, landed bool) {
+	t := n.tokens[id]
+	delete(n.tokens, id)
+	if t == nil {
+		return
+	}
+	delete(t.room.open, id)
+	if !landed {
+		return
+	}
+	d := t.room.dests[t.pair]
+	dn := c.nodes[d.node]
+	if d.seq == 0 || dn == nil {
+		return
+	}
+	r := dn.rooms[d.seq]
+	if r == nil || r.released == nil || r.number != t.room.number {
+		return
+	}
+	pub := r.published[t.pair]
+	if pub == nil || pub.landed[t.chunk] {
+		return // the decode node saw it land, in time
+	}
+	if _, proven := r.released.evidence[t.pair]; proven && !t.vouched {
+		return // the drain it rests on is after the end of this write
+	}
+	for _, page := range t.pages {
+		v := Violation{
+			Invariant: "I1", Node: n.name, Room: e.Room, RoomSeq: e.RoomSeq, Page: int64(page), Seq: e.Seq,
+			Detail: fmt.Sprintf("chunk %d of %s landed on %s after the release of room %s (event %d there)",
+				t.chunk, t.pair.rank, t.pair.to, dn.roomName(r.seq), r.released.seq),
+		}
+		c.late = append(c.late, lateWrite{at: v, room: r, pair: t.pair, page: page})
+	}
+}
+
+// settleLate reports the late writes that nothing on the decode node refused
+// and that it did not report itself.
+func (c *Checker) settleLate() {
+	type place struct {
+		number uint64
+		page   int64
+	}
+	seen := map[place]bool{}
+	for _, v := range c.found {
+		if v.Invariant == "I1" {
+			seen[place{v.Room, v.Page}] = true
+		}
+	}
+	for _, l := range c.late {
+		if pub := l.room.published[l.pair]; pub.fenced || pub.rejected || seen[place{l.at.Room, l.at.Page}] {
+			continue
+		}
+		c.found = append(c.found, l.at)
+	}
+}

@@ -1,0 +1,161 @@
+package invariants
+
+import "github.com/pdlog/pdlog/events"
+
+// node is what is known of one log.
+type node struct {
+	name        string
+	role        events.Role
+	first, last uint64 // first: history is complete from here on
+	hlc         uint64
+	boot        uint64
+	incarnation uint64
+	millis      uint64 // of the last event
+
+	chainNext  uint32
+	chainKnown bool
+
+	rooms map[uint64]*room // by room_seq
+	ended []uint64         // room_seq of ended rooms, oldest first
+
+	// decode
+	generation uint64
+	pages      map[uint32]uint64 // page → room_seq of its owner
+	aux        map[uint32]uint64
+
+	// prefill
+	tokens     map[uint64]*token         // open ones
+	watermarks map[string]uint64         // decode node → room_seq up to which receipts were dropped
+	destinies  map[destination][]uint64  // decode incarnation → room_seq of ours, in order
+	targets    map[ackTarget]*targetHeld // held and not answered yet
+}
+
+func newNode(name string, first uint64) *node {
+	return &node{
+		name: name, first: first,
+		rooms: map[uint64]*room{}, pages: map[uint32]uint64{}, aux: map[uint32]uint64{},
+		tokens: map[uint64]*token{}, watermarks: map[string]uint64{},
+		destinies: map[destination][]uint64{}, targets: map[ackTarget]*targetHeld{},
+	}
+}
+
+// pair is a prefill rank and a decode rank.
+type pair struct{ rank, to string }
+
+// destination names a decode room incarnation as a prefill node knows it.
+type destination struct {
+	node  string
+	logID string
+	seq   uint64
+}
+
+// room is one room incarnation on one node.
+type room struct {
+	number, seq uint64
+	whole       bool // every event of it is in view
+	outcome     uint64
+	failed      bool
+	refused     bool
+	endMillis   uint64
+	endBoot     uint64
+	gone        bool // queued for eviction
+
+	// decode
+	reserved  bool
+	pages     []uint32
+	auxRow    uint32
+	published map[pair]*publish
+	facts     map[uint64]fact // evidence on the log, by seq
+	covered   bool
+	succeeded bool
+	armed     uint64 // generation, 0 = not armed
+	released  *release
+
+	// prefill
+	aborted     uint64            // seq of the first AbortReceived that counts
+	open        map[uint64]*token // writes that have not ended
+	drained     map[string]drain  // by rank
+	dests       map[pair]destination
+	generations map[pair]uint64 // highest generation received
+	told        map[pair]bool   // a first terminal status was sent
+	success     map[string]bool // rank → success was sent
+	source      uint64          // seq of SourceReleased
+	again       bool            // its metadata is of an incarnation that had ended
+	againEvent  *events.Event
+}
+
+type publish struct {
+	dummy    bool
+	rejected bool            // LateWriteRejected of this pair
+	fenced   bool            // Fenced or PeerRestartProven of this pair
+	landed   map[uint32]bool // chunks that landed before the release
+}
+
+type release struct {
+	seq      uint64
+	basis    events.Basis
+	evidence map[pair]events.Basis // proven ones only
+}
+
+// fact is an event that can be evidence.
+type fact struct {
+	kind       events.Basis
+	rank, to   string
+	generation uint64
+	form       events.AckForm
+	ok         bool   // it counts
+	why        string // why it does not
+}
+
+// drain is when a rank said that it has no open write.
+type drain struct{ seq, millis, boot uint64 }
+
+type token struct {
+	room    *room
+	pair    pair
+	chunk   uint32
+	pages   []uint32
+	posted  uint64
+	vouched bool // an ACK or a success left while it was open
+}
+
+// room finds or makes the record of the event's room incarnation; nil for an
+// event of no room.
+func (n *node) room(e *events.Event) *room {
+	if e.RoomSeq == 0 {
+		return nil
+	}
+	r := n.rooms[e.RoomSeq]
+	if r == nil {
+		r = &room{number: e.Room, seq: e.RoomSeq, whole: e.RoomSeq == e.Seq}
+		n.rooms[e.RoomSeq] = r
+	}
+	return r
+}
+
+// end queues a room for eviction once it owes nothing more.
+func (n *node) end(r *room) {
+	if r.gone {
+		return
+	}
+	r.gone = true
+	r.facts = nil
+	n.ended = append(n.ended, r.seq)
+	if len(n.ended) > maxEnded {
+		old := n.rooms[n.ended[0]]
+		if old != nil {
+			for _, d := range old.dests {
+				delete(n.destinies, d)
+			}
+		}
+		delete(n.rooms, n.ended[0])
+		n.ended = n.ended[1:]
+	}
+}
+
+func put[K comparable, V any](m *map[K]V, k K, v V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[k] = v
+}

@@ -1,0 +1,268 @@
+package replay
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+)
+
+// Incident is one page of one room incarnation that a write reached which had
+// no business there, or whose bytes failed their check (cli.md, blame). A nil
+// pointer means that the logs do not say, or that there is none: nobody owned
+// the page, no transfer wrote it.
+type Incident struct {
+	Node          string   `json:"node"` // the decode node
+	Page          uint32   `json:"page"`
+	VictimRoom    *uint64  `json:"victim_room"`
+	VictimRoomSeq *uint64  `json:"victim_room_seq"`
+	WriterRoom    *uint64  `json:"writer_room"`
+	WriterRoomSeq *uint64  `json:"writer_room_seq"` // on the decode node
+	Writer        *string  `json:"writer"`          // prefill rank
+	Chunk         *uint32  `json:"chunk"`
+	ReleasedSeq   *uint64  `json:"released_seq"` // of the writer's room, on Node
+	ReleaseBasis  *string  `json:"release_basis"`
+	MissingAcks   []string `json:"missing_acks"` // ranks without evidence at that release
+	ReleasedAt    *Time    `json:"released_at"`
+	WriteLandedAt *Time    `json:"write_landed_at"`
+	// Certainty says what the writer's name rests on: landed (an event says that
+	// the write landed there), possible (it was open when the bytes were found
+	// wrong), unknown (no writer).
+	Certainty string `json:"certainty"`
+	// CheckFailedSeq is the event that found wrong bytes, 0 if none did.
+	CheckFailedSeq uint64 `json:"check_failed_seq"`
+	// Evidence names the events behind the incident, "node#seq".
+	Evidence []string `json:"evidence"`
+
+	at uint64 // place in the merged order
+}
+
+type incidentKey struct {
+	node           string
+	page           uint32
+	victim, writer uint64 // room_seq; writer counts only where nobody is the victim
+}
+
+// blamer collects incidents, one per victim incarnation and page.
+type blamer struct {
+	h     *History
+	late  map[*Room][]*Landing // by the writer's room
+	found map[incidentKey]*Incident
+}
+
+// Blame lists the incidents of a history in the order in which they happened.
+// A write is a suspect only if nothing proves that it had ended before its
+// room's pages were released: a room with a proper ACK gives none.
+func Blame(h *History) []*Incident {
+	b := &blamer{h: h, late: map[*Room][]*Landing{}, found: map[incidentKey]*Incident{}}
+	for _, l := range h.Landings {
+		b.landing(l)
+	}
+	for w := range h.Writes() {
+		b.lateWrite(w)
+	}
+	for _, c := range h.Checks {
+		b.check(c)
+	}
+	out := make([]*Incident, 0, len(b.found))
+	for _, in := range b.found {
+		out = append(out, in)
+	}
+	slices.SortFunc(out, func(a, c *Incident) int {
+		return cmp.Or(cmp.Compare(a.at, c.at), cmp.Compare(a.Node, c.Node), cmp.Compare(a.Page, c.Page))
+	})
+	return out
+}
+
+// landing: the decode node saw the write land, after the release or in a page
+// that another room owns.
+func (b *blamer) landing(l *Landing) {
+	if l.After {
+		b.late[l.Room] = append(b.late[l.Room], l)
+	}
+	for _, page := range l.Pages {
+		owner := b.h.ownerAt(l.Node, page, l.Mark)
+		foreign := owner != nil && owner.Room != l.Room
+		if l.After || foreign {
+			chunk := l.Chunk
+			b.add(page, owner, l.Room, l.Rank, &chunk, l.Mark, l.Mark)
+		}
+	}
+}
+
+// lateWrite: the writer's log alone shows that a write landed late. A fence, or
+// a refusal of the decode node, proves that it did not; and where the decode
+// node saw the chunk land in time, it did.
+func (b *blamer) lateWrite(w *Write) {
+	if !w.Landed {
+		return
+	}
+	r := b.h.rooms[w.Dest]
+	if r == nil || b.sawLate(w, r) {
+		return
+	}
+	late := r.Released != nil && r.Released.pos < w.Ended.pos && b.suspect(w, r)
+	if pr := r.Pairs[PairKey{w.Rank, w.To}]; pr != nil && pr.inTime[w.Chunk] {
+		return
+	}
+	chunk := w.Chunk
+	for _, page := range w.Pages {
+		owner := b.h.ownerAt(r.Node, page, w.Ended)
+		if late || owner != nil && owner.Room != r && !slices.Contains(r.Pages, page) {
+			b.add(page, owner, r, w.Rank, &chunk, w.Ended, w.Ended)
+		}
+	}
+}
+
+// sawLate: the decode node itself reported this write as late.
+func (b *blamer) sawLate(w *Write, r *Room) bool {
+	return slices.ContainsFunc(b.late[r], func(l *Landing) bool {
+		return l.Rank == w.Rank && l.To == w.To && l.Chunk == w.Chunk
+	})
+}
+
+// suspect says whether the release of a write's room leaves it possible that
+// the write lands: no evidence for its pair, or evidence that was given while
+// it was open.
+func (b *blamer) suspect(w *Write, r *Room) bool {
+	k := PairKey{w.Rank, w.To}
+	pr := r.Pairs[k]
+	if pr == nil || pr.Fenced.Is() || pr.Rejected.Is() {
+		return false
+	}
+	return !r.Released.proven[k] || w.vouched
+}
+
+// check: bytes were found wrong. The writer is the late write that landed in
+// the page while the room had it; else one that was still open then; else a
+// rank whose room lost the page without evidence.
+func (b *blamer) check(c *PageCheck) {
+	owner := b.h.ownerAt(c.Node, c.Page, c.Mark)
+	if owner == nil || owner.Room != c.Room {
+		owner = &Tenure{Room: c.Room, From: c.Room.Opened}
+		for _, t := range b.h.Tenures(c.Node, c.Page) {
+			if t.Room == c.Room {
+				owner = t
+			}
+		}
+	}
+	if in := b.found[incidentKey{c.Node, c.Page, c.Room.Seq, 0}]; in != nil {
+		in.CheckFailedSeq = c.Seq
+		in.Evidence = append(in.Evidence, evidenceOf(c.Mark))
+		return
+	}
+	if w, r := b.openInto(c, owner); w != nil {
+		chunk := w.Chunk
+		in := b.add(c.Page, owner, r, w.Rank, &chunk, w.Ended, c.Mark)
+		in.Certainty, in.CheckFailedSeq = "possible", c.Seq
+		in.Evidence = append(in.Evidence, evidenceOf(w.Posted), evidenceOf(c.Mark))
+		return
+	}
+	r, rank := b.unproven(c, owner)
+	in := b.add(c.Page, owner, r, rank, nil, Mark{}, c.Mark)
+	in.CheckFailedSeq = c.Seq
+	in.Evidence = append(in.Evidence, evidenceOf(c.Mark))
+	in.Certainty = "unknown"
+	if r != nil {
+		in.Certainty = "possible"
+	}
+}
+
+// openInto finds a write of another incarnation that could still land in the
+// page when its bytes were found wrong, the newest one.
+func (b *blamer) openInto(c *PageCheck, victim *Tenure) (*Write, *Room) {
+	var found *Write
+	var room *Room
+	for w := range b.h.Writes() {
+		r := b.h.rooms[w.Dest]
+		if r == nil || r == victim.Room || r.Node != c.Node || w.Posted.pos > c.pos || !slices.Contains(w.Pages, c.Page) {
+			continue
+		}
+		ended := w.Ended.Is() && (!w.Landed || w.Ended.pos < victim.From.pos)
+		if ended || r.Released == nil || r.Released.pos > c.pos || !b.suspect(w, r) {
+			continue
+		}
+		if pr := r.Pairs[PairKey{w.Rank, w.To}]; pr.inTime[w.Chunk] {
+			continue
+		}
+		if found == nil || w.Posted.pos > found.Posted.pos {
+			found, room = w, r
+		}
+	}
+	return found, room
+}
+
+// unproven finds the newest release of the page, before the victim had it, that
+// lacked a rank's evidence: all that a decode node's log alone can tell.
+func (b *blamer) unproven(c *PageCheck, victim *Tenure) (*Room, string) {
+	ts := b.h.Tenures(c.Node, c.Page)
+	for i := len(ts) - 1; i >= 0; i-- {
+		r := ts[i].Room
+		if r == victim.Room || r.Released == nil || ts[i].From.pos > victim.From.pos || len(r.Released.Missing) == 0 {
+			continue
+		}
+		for _, rank := range r.Released.Missing {
+			if !b.ended(r, rank) {
+				return r, rank
+			}
+		}
+	}
+	return nil, ""
+}
+
+// ended: the writer's own log is here and shows that none of the rank's writes
+// to the room could have been under way.
+func (b *blamer) ended(r *Room, rank string) bool {
+	if len(r.Peers) == 0 {
+		return false
+	}
+	for _, p := range r.Peers {
+		if p.Node != rankNode(rank) {
+			continue
+		}
+		for _, w := range p.Writes {
+			if w.Rank == rank && w.Dest == r.RoomKey && (!w.Ended.Is() || w.Ended.pos > r.Released.pos) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func (b *blamer) add(page uint32, owner *Tenure, r *Room, rank string, chunk *uint32, landed, at Mark) *Incident {
+	k := incidentKey{page: page}
+	in := &Incident{Page: page, MissingAcks: []string{}, Chunk: chunk, Certainty: "landed", at: at.pos}
+	if owner != nil && owner.Room != r {
+		v := owner.Room
+		in.Node, in.VictimRoom, in.VictimRoomSeq = v.Node, &v.Number, &v.Seq
+		k.victim = v.Seq
+	}
+	if r != nil {
+		in.Node, in.WriterRoom, in.WriterRoomSeq = r.Node, &r.Number, &r.Seq
+		if k.victim == 0 {
+			k.writer = r.Seq
+		}
+		if rel := r.Released; rel != nil {
+			at := Time{rel.Time()}
+			in.ReleasedSeq, in.ReleaseBasis, in.ReleasedAt = &rel.Seq, &rel.Basis, &at
+			in.MissingAcks = append(in.MissingAcks, rel.Missing...)
+			in.Evidence = append(in.Evidence, evidenceOf(rel.Mark))
+		}
+	}
+	if rank != "" {
+		in.Writer = &rank
+	}
+	if landed.Is() {
+		t := Time{landed.Time()}
+		in.WriteLandedAt = &t
+		in.Evidence = append(in.Evidence, evidenceOf(landed))
+	}
+	k.node = in.Node
+	if first := b.found[k]; first != nil {
+		return first // the first to land did the harm
+	}
+	b.found[k] = in
+	return in
+}
+
+func evidenceOf(m Mark) string { return m.Node + "#" + strconv.FormatUint(m.Seq, 10) }

@@ -1,0 +1,80 @@
+package replay
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// WriteBlame prints incidents for people, a few sentences each. Neighbours that
+// differ in nothing but the page are told together.
+func WriteBlame(w io.Writer, incidents []*Incident) error {
+	if len(incidents) == 0 {
+		_, err := fmt.Fprintln(w, "no page was written after its release, and none failed its check")
+		return err
+	}
+	for i := 0; i < len(incidents); {
+		in, story := incidents[i], incidents[i].story()
+		pages := []uint32{in.Page}
+		for i++; i < len(incidents) && incidents[i].Node == in.Node && incidents[i].story() == story; i++ {
+			pages = append(pages, incidents[i].Page)
+		}
+		noun := "page"
+		if len(pages) > 1 {
+			noun = "pages"
+		}
+		if _, err := fmt.Fprintf(w, "%s %s of %s: %s\n", noun, Ranges(pages), in.Node, story); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// story is the incident in sentences, without the page.
+func (in *Incident) story() string {
+	var sb strings.Builder
+	if in.VictimRoom != nil {
+		fmt.Fprintf(&sb, "room %d/%d was the victim. ", *in.VictimRoom, *in.VictimRoomSeq)
+	} else {
+		sb.WriteString("no room was the owner. ")
+	}
+	switch in.Certainty {
+	case "landed":
+		sb.WriteString("Written by ")
+	case "possible":
+		sb.WriteString("The bytes are wrong; the write that may have done it is by ")
+	default:
+		sb.WriteString("The bytes are wrong; no transfer in these logs wrote there.")
+	}
+	if in.WriterRoom != nil {
+		in.writerStory(&sb)
+	}
+	if in.CheckFailedSeq != 0 {
+		fmt.Fprintf(&sb, " The check that failed is %s#%d.", in.Node, in.CheckFailedSeq)
+	}
+	return sb.String()
+}
+
+func (in *Incident) writerStory(sb *strings.Builder) {
+	rank := "an unknown rank"
+	if in.Writer != nil {
+		rank = *in.Writer
+	}
+	fmt.Fprintf(sb, "%s for room %d/%d", rank, *in.WriterRoom, *in.WriterRoomSeq)
+	if in.Chunk != nil {
+		fmt.Fprintf(sb, ", chunk %d", *in.Chunk)
+	}
+	if in.WriteLandedAt != nil {
+		fmt.Fprintf(sb, ", landed at %s", clockText(in.WriteLandedAt.Time))
+	}
+	sb.WriteString(".")
+	if in.ReleasedSeq == nil {
+		sb.WriteString(" That room had not been released: the write went to a page that was never its own.")
+		return
+	}
+	fmt.Fprintf(sb, " That room's pages had been released at %s (%s#%d) by %s", clockText(in.ReleasedAt.Time), in.Node, *in.ReleasedSeq, *in.ReleaseBasis)
+	if len(in.MissingAcks) > 0 {
+		fmt.Fprintf(sb, ", without the ACK of %s", strings.Join(in.MissingAcks, ", "))
+	}
+	sb.WriteString(".")
+}

@@ -1,0 +1,144 @@
+package replay
+
+import (
+	"context"
+	"encoding/hex"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/errors"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// Kind says what a log is read from.
+type Kind uint8
+
+// The kinds of sources.
+const (
+	FromDir    Kind = iota + 1 // a log folder of a node that is not running
+	FromFile                   // one segment file
+	FromJSONL                  // an export
+	FromLive                   // a running node, by its socket
+	FromMirror                 // JetStream
+)
+
+// Log is the history of one node from one source.
+type Log struct {
+	Node   string
+	ID     string // log_id in hex, "" if what is read does not tell
+	Source string // as a person would name it
+	Kind   Kind
+	First  uint64 // first sequence; 0 = the log is empty
+
+	problems []problem // found while the mirror was looked through
+	read     func(ctx context.Context) iter.Seq2[*events.Event, error]
+}
+
+// Events reads the log from its beginning, in order of sequence. The last pair
+// has a nil event and the error, if there is one: ErrDamaged, ErrUnavailable or
+// ErrBadSource.
+func (l *Log) Events(ctx context.Context) iter.Seq2[*events.Event, error] { return l.read(ctx) }
+
+// Open finds every log behind the sources of a command line (cli.md, SRC). The
+// error is an ErrBadSource or ErrUnavailable that names the source. Logs that
+// are empty are left out.
+func Open(ctx context.Context, sources []string) ([]*Log, error) {
+	var out []*Log
+	for _, src := range sources {
+		logs, err := openOne(ctx, src)
+		if err != nil {
+			return nil, errors.Wrapf(err, "%s", src)
+		}
+		out = append(out, logs...)
+	}
+	for _, l := range out {
+		if err := l.peek(ctx); err != nil {
+			return nil, errors.Wrapf(err, "%s", l.Source)
+		}
+	}
+	out = slices.DeleteFunc(out, func(l *Log) bool { return l.First == 0 })
+	if len(out) == 0 {
+		return nil, errors.Wrapf(ErrBadSource, "%s: no events", strings.Join(sources, " "))
+	}
+	return out, nil
+}
+
+func openOne(ctx context.Context, src string) ([]*Log, error) {
+	switch {
+	case strings.HasPrefix(src, "unix:"), strings.HasPrefix(src, "http://"), strings.HasPrefix(src, "https://"):
+		return []*Log{liveLog(src, src)}, nil
+	case strings.HasPrefix(src, "nats://"), strings.HasPrefix(src, "tls://"):
+		return mirrorLogs(ctx, src)
+	}
+	info, err := os.Stat(src)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, mark(errors.New("no such file or directory"), ErrBadSource)
+	case err != nil:
+		return nil, mark(err, ErrUnavailable)
+	case info.IsDir():
+		return dirLogs(src)
+	case info.Mode()&os.ModeSocket != 0:
+		return []*Log{liveLog("unix:"+src, src)}, nil
+	case strings.HasSuffix(src, ".db"):
+		return []*Log{fileLog(src)}, nil
+	default:
+		return jsonlLogs(src)
+	}
+}
+
+// dirLogs are the logs in or below a directory: the directory itself if it
+// holds segments, else every folder named log below it.
+func dirLogs(root string) ([]*Log, error) {
+	var out []*Log
+	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || (path != root && d.Name() != "log") {
+			return err
+		}
+		if hasSegments(path) {
+			out = append(out, dirLog(path))
+			return filepath.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, mark(err, ErrUnavailable)
+	}
+	if len(out) == 0 {
+		return nil, errors.Wrap(ErrBadSource, "no log in or below this directory")
+	}
+	return out, nil
+}
+
+// peek reads the first event for the log's identity.
+func (l *Log) peek(ctx context.Context) error {
+	if l.First != 0 {
+		return nil // its source told
+	}
+	for e, err := range l.read(ctx) {
+		if err != nil {
+			if errors.Is(err, ErrDamaged) && l.Node == "" {
+				// Damaged before the first event: the view that reads it says so.
+				l.Node, l.First = filepath.Base(filepath.Dir(l.Source)), 1
+				return nil
+			}
+			return err
+		}
+		l.Node, l.First, l.ID = e.Node, e.Seq, recordedID(e)
+		return nil
+	}
+	return nil
+}
+
+// recordedID is the log id that a log's first event records; "" of any other
+// event. It outlives an export and an import, which the files' own id does not.
+func recordedID(e *events.Event) string {
+	if e.Seq != 1 {
+		return ""
+	}
+	return hex.EncodeToString(e.GetNodeStarted().GetLogId())
+}

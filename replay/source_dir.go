@@ -1,0 +1,155 @@
+package replay
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cockroachdb/errors"
+	"go.etcd.io/bbolt"
+
+	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/store"
+)
+
+const segmentExt = ".db" // store.md 6.2
+
+func hasSegments(dir string) bool {
+	names, err := filepath.Glob(filepath.Join(dir, strings.Repeat("[0-9]", 20)+segmentExt))
+	return err == nil && len(names) > 0
+}
+
+// dirLog is a log folder. While a node has it open it is read through the
+// node's socket, which the lock file names.
+func dirLog(dir string) *Log {
+	if holder, live := store.Locked(dir); live {
+		if _, err := os.Stat(holder.Socket); err != nil { // none, or relative to the node's own directory
+			holder.Socket = besideSocket(dir)
+		}
+		if holder.Socket != "" {
+			return liveLog("unix:"+holder.Socket, dir)
+		}
+	}
+	return &Log{Source: dir, Kind: FromDir, read: func(context.Context) iter.Seq2[*events.Event, error] {
+		return classified(store.Events(dir, 0))
+	}}
+}
+
+// besideSocket finds a socket in the data directory of a log folder.
+func besideSocket(dir string) string {
+	names, err := filepath.Glob(filepath.Join(filepath.Dir(dir), "*.sock"))
+	if err != nil || len(names) == 0 {
+		return ""
+	}
+	return names[0]
+}
+
+// classified gives the store's errors the kinds of this package.
+func classified(seq iter.Seq2[*events.Event, error]) iter.Seq2[*events.Event, error] {
+	return func(yield func(*events.Event, error) bool) {
+		for e, err := range seq {
+			if !yield(e, storeError(err)) {
+				return
+			}
+		}
+	}
+}
+
+func storeError(err error) error {
+	var inUse *store.InUseError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &inUse):
+		how := "give the node's socket as the source (unix:PATH)"
+		if inUse.Lock.Socket != "" {
+			how = "give unix:" + inUse.Lock.Socket + " as the source"
+		}
+		return mark(errors.Newf("a live node writes this log (%s): %s", inUse.Lock, how), ErrUnavailable)
+	case errors.IsAny(err, store.ErrCorrupt, store.ErrHeadAhead, store.ErrHeadMismatch):
+		return mark(err, ErrDamaged)
+	case errors.IsAny(err, store.ErrNotALog, store.ErrFormat):
+		return mark(err, ErrBadSource)
+	default:
+		return mark(err, ErrUnavailable)
+	}
+}
+
+// fileLog is one segment file, wherever it lies and whatever it is called: it
+// is read in a folder of its own, through a link under its proper name.
+func fileLog(path string) *Log {
+	return &Log{Source: path, Kind: FromFile, read: func(context.Context) iter.Seq2[*events.Event, error] {
+		return func(yield func(*events.Event, error) bool) {
+			if holder, live := store.Locked(filepath.Dir(path)); live {
+				// A sealed segment of a live node can be read; the active one not.
+				if _, err := firstSeq(path); err != nil && holder.Socket != "" {
+					for e, err := range liveLog("unix:"+holder.Socket, path).read(context.Background()) {
+						if !yield(e, err) {
+							return
+						}
+					}
+					return
+				}
+			}
+			dir, err := linkDir(path)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			defer os.RemoveAll(dir)
+			for e, err := range classified(store.Events(dir, 0)) {
+				if !yield(e, err) {
+					return
+				}
+			}
+		}
+	}}
+}
+
+func linkDir(path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", mark(err, ErrUnavailable)
+	}
+	first, err := firstSeq(abs)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "pdreplay-")
+	if err != nil {
+		return "", mark(err, ErrUnavailable)
+	}
+	if err := os.Symlink(abs, filepath.Join(dir, fmt.Sprintf("%020d%s", first, segmentExt))); err != nil {
+		return "", mark(errors.CombineErrors(err, os.RemoveAll(dir)), ErrUnavailable)
+	}
+	return dir, nil
+}
+
+// firstSeq is the key of the segment's first frame (store.md 6.2).
+func firstSeq(path string) (first uint64, err error) {
+	db, err := bbolt.Open(path, 0o400, &bbolt.Options{ReadOnly: true, Timeout: lockWait})
+	if err != nil {
+		if errors.Is(err, bbolt.ErrTimeout) { //nolint:staticcheck // the name bbolt itself returns
+			return 0, mark(errors.New("a live node writes this segment: give its socket as the source (unix:PATH)"), ErrUnavailable)
+		}
+		return 0, mark(errors.Wrap(err, "open segment"), ErrBadSource)
+	}
+	defer func() { err = errors.CombineErrors(err, db.Close()) }()
+	err = db.View(func(tx *bbolt.Tx) error {
+		b := tx.Bucket([]byte("frames"))
+		if b == nil {
+			return errors.Wrap(ErrBadSource, "not a segment of a log")
+		}
+		k, _ := b.Cursor().First()
+		if len(k) != 8 {
+			return errors.Wrap(ErrBadSource, "segment is empty")
+		}
+		first = binary.BigEndian.Uint64(k)
+		return nil
+	})
+	return first, err
+}
