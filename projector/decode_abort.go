@@ -59,6 +59,7 @@ func (m *Machine) resendAborts(r *Room, node string) {
 		m.retries[r.Seq] = rt
 	}
 	rt.attempt++
+	rt.again = false
 	if node == "" {
 		rt.at = m.now.Clock + millis(m.cfg.AbortRetry)
 	}
@@ -165,17 +166,20 @@ func (m *Machine) ack(c WireAck) {
 		m.tryRelease(r)
 	case ev.Why == events.NotCounted_NOT_COUNTED_CANNOT_TELL && p != nil:
 		m.cannotTell(r, p, seq)
-	case ev.Why == events.NotCounted_NOT_COUNTED_NO_PROOF && p != nil && p.PDLog && p.owesEvidence() && r.Gen != 0:
-		m.sendAbort(r, p, m.attempt(r)) // ask again, with the frame
+	case ev.Why == events.NotCounted_NOT_COUNTED_NO_PROOF && p != nil && p.PDLog && p.owesEvidence() && (x == nil || misfit):
+		m.askAgain(r, p)
 	}
 	m.touch(r.Seq)
 }
 
-func (m *Machine) attempt(r *Room) uint64 {
-	if rt := m.retries[r.Seq]; rt != nil {
-		return rt.attempt
+// askAgain sends the ABORT with the frame to a rank whose ACK came without it,
+// or with one that did not fit (wire.md 9.5): once between two retries, so that
+// two nodes never answer each other without end.
+func (m *Machine) askAgain(r *Room, p *Pair) {
+	if rt := m.retries[r.Seq]; rt != nil && !rt.again {
+		rt.again = true
+		m.sendAbort(r, p, rt.attempt)
 	}
-	return 1
 }
 
 // ackRoom finds the incarnation an ACK is for: the one it names, the one armed

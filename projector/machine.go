@@ -34,6 +34,7 @@ type Machine struct {
 type retry struct {
 	attempt uint64
 	at      uint64
+	again   bool // asked again since the last retry
 }
 
 // New makes the machine of a node with an empty log.

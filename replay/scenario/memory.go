@@ -168,7 +168,7 @@ func (m *memory) land(x *write, pages []uint32) {
 		case v.Seq != 0 && v.Seq == roomSeq:
 			t.bad = false
 			continue
-		case v.Seq == 0 && v.State == "quarantined": // an unknown past: the page is nobody's to harm
+		case v.Seq == 0 && d.m.Page(pg).State == "quarantined": // an unknown past: the page is nobody's to harm
 			continue
 		}
 		t.bad = v.Seq != 0
