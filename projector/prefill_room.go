@@ -82,16 +82,24 @@ func (m *Machine) metadata(c WireMetadata) {
 			}
 		}
 	}
+	newest, old := m.newestUse(c.Room, node, logID, seq)
 	switch {
+	case seq != 0 && newest > seq:
+		m.reject(Rejected{Kind: "metadata", Reason: "of an earlier incarnation", From: c.Address})
+		return
+	case old != nil && old != r:
+		if old.dest(c.At, ep.Rank) != nil {
+			m.reject(Rejected{Kind: "metadata", Reason: "a copy of what is known", From: c.Address})
+		} else {
+			m.tellRefused(c, ep, seq, "the room has ended: "+old.Reason)
+		}
+		return
 	case dup != nil && dup.RoomSeq == seq && sameLog(dup.LogID, logID):
 		m.reject(Rejected{Kind: "metadata", Reason: "a copy of what is known", From: c.Address})
 		return
 	case known != nil && !sameLog(known.LogID, logID): // its log was wiped: nothing it said before counts
 		m.supersede(r)
 		r = nil
-	case known != nil && seq != 0 && seq < known.RoomSeq:
-		m.reject(Rejected{Kind: "metadata", Reason: "of an earlier incarnation", From: c.Address})
-		return
 	case known != nil && seq != 0 && seq > known.RoomSeq:
 		m.supersede(r)
 		r = nil
@@ -120,6 +128,34 @@ func (m *Machine) metadata(c WireMetadata) {
 		m.flush(r, c.At)
 	}
 	m.touch(key)
+}
+
+// newestUse is the highest room_seq that is known of a decode node's uses of a
+// number, and the room in the table that holds the given one.
+func (m *Machine) newestUse(room uint64, node string, logID []byte, seq uint64) (newest uint64, same *PRoom) {
+	if seq == 0 {
+		return 0, nil
+	}
+	for _, key := range m.st.byNumber[room] {
+		r := m.st.PRooms[key]
+		for _, d := range r.Dests {
+			if d.Node != node || !sameLog(d.LogID, logID) {
+				continue
+			}
+			newest = max(newest, d.RoomSeq)
+			if d.RoomSeq == seq {
+				same = r
+			}
+		}
+	}
+	for _, rc := range m.st.Receipts[room] {
+		for _, d := range rc.Dests {
+			if d.Node == node && sameLog(d.LogID, logID) {
+				newest = max(newest, d.RoomSeq)
+			}
+		}
+	}
+	return newest, same
 }
 
 func keysOf(x *Ext) []*events.WriteKey {
