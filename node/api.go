@@ -1,0 +1,326 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/cockroachdb/errors"
+
+	"github.com/pdlog/pdlog/node/enginepb"
+	"github.com/pdlog/pdlog/projector"
+)
+
+// engine answers the engine API. It is thin: a call becomes a command, and is
+// answered when what it decided is on disk.
+type engine struct {
+	n *Node
+}
+
+var _ enginepb.EngineHandler = (*engine)(nil)
+
+// engineServer serves the engine API, health and the status page on the unix
+// socket. HTTP/2 comes without TLS there, for gRPC clients.
+func (n *Node) engineServer() *http.Server {
+	mux := http.NewServeMux()
+	mux.Handle(enginepb.NewEngineHandler(&engine{n: n}))
+	n.healthRoutes(mux)
+	var p http.Protocols
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler: mux, Protocols: &p, ReadHeaderTimeout: 5 * time.Second,
+		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// do runs one command and answers with the room it was about.
+func (e *engine) do(ctx context.Context, cmd projector.Command) (*connect.Response[enginepb.Done], error) {
+	r, err := e.n.loop.ask(ctx, task{cmd: cmd, durable: true})
+	if err != nil {
+		return nil, apiError(err)
+	}
+	return connect.NewResponse(&enginepb.Done{RoomSeq: r.RoomSeq}), nil
+}
+
+// apiError gives a refusal its code and its words.
+func apiError(err error) error {
+	var no *projector.Refusal
+	switch {
+	case errors.As(err, &no):
+		code := connect.CodeFailedPrecondition
+		switch no.Word {
+		case "bad_request":
+			code = connect.CodeInvalidArgument
+		case "unknown_room":
+			code = connect.CodeNotFound
+		}
+		e := connect.NewError(code, no)
+		if d, derr := connect.NewErrorDetail(&enginepb.Refusal{Word: no.Word, Detail: no.Detail}); derr == nil {
+			e.AddDetail(d)
+		}
+		return e
+	case errors.Is(err, ErrStopped):
+		return connect.NewError(connect.CodeUnavailable, err)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return connect.NewError(connect.CodeDeadlineExceeded, err)
+	}
+	return connect.NewError(connect.CodeInternal, err)
+}
+
+func refuse(word, format string, args ...any) error {
+	return apiError(&projector.Refusal{Word: word, Detail: errors.Newf(format, args...).Error()})
+}
+
+// OpenReceive opens a room on decode.
+func (e *engine) OpenReceive(ctx context.Context, req *connect.Request[enginepb.OpenReceiveRequest]) (*connect.Response[enginepb.OpenReceiveResponse], error) {
+	q := req.Msg
+	if e.n.peers == nil {
+		return nil, refuse("bad_request", "this is a prefill node")
+	}
+	if !e.n.memory.ready() {
+		return nil, refuse("not_ready", "the memory of %d local ranks is not registered yet", e.n.cfg.Ranks)
+	}
+	open := projector.OpenRoom{
+		Room: q.Room, Pages: q.Pages, Aux: -1, Reserve: q.ReserveOnly, RequestID: q.RequestId, TraceID: q.TraceId,
+	}
+	if q.Aux != nil {
+		open.Aux = int(*q.Aux)
+	}
+	var err error
+	if open.Pairs, err = e.n.pairs(q); err != nil {
+		return nil, apiError(err)
+	}
+	var aux uint32
+	r, err := e.n.loop.ask(ctx, task{durable: true, build: func(m *projector.Machine) (projector.Command, *projector.Refusal) {
+		if len(open.Pages) == 0 && q.Count > 0 {
+			var no *projector.Refusal
+			if open.Pages, no = e.n.freePages(m, int(q.Count)); no != nil {
+				return nil, no
+			}
+		}
+		return open, nil
+	}})
+	if err != nil {
+		return nil, apiError(err)
+	}
+	for _, ev := range r.Events {
+		if p := ev.GetPagesReserved(); p != nil {
+			aux = p.Aux
+		}
+	}
+	return connect.NewResponse(&enginepb.OpenReceiveResponse{RoomSeq: r.RoomSeq, Pages: open.Pages, Aux: aux}), nil
+}
+
+// freePages takes the first free pages of the pool. It runs in the loop.
+func (n *Node) freePages(m *projector.Machine, count int) ([]uint32, *projector.Refusal) {
+	if count > n.cfg.Pages {
+		return nil, &projector.Refusal{Word: "pages_busy", Detail: "the room needs more pages than the pool has"}
+	}
+	out := make([]uint32, 0, count)
+	for p := range n.cfg.Pages {
+		if len(out) == count {
+			break
+		}
+		if m.Page(uint32(p)).State == "free" { //nolint:gosec // bounded by configuration
+			out = append(out, uint32(p)) //nolint:gosec // as above
+		}
+	}
+	if len(out) < count {
+		return nil, &projector.Refusal{Word: "pages_busy", Detail: "not enough free pages"}
+	}
+	return out, nil
+}
+
+// pairs finds out who writes to whom in a room.
+func (n *Node) pairs(q *enginepb.OpenReceiveRequest) ([]projector.OpenPair, error) {
+	if len(q.Pairs) > 0 {
+		out := make([]projector.OpenPair, len(q.Pairs))
+		for i, p := range q.Pairs {
+			out[i] = projector.OpenPair{Rank: projector.RankID(p.Rank), To: projector.RankID(p.To), Dummy: p.Dummy, Required: p.Required}
+		}
+		return out, nil
+	}
+	name := q.Prefill
+	if name == "" {
+		only, ok := n.peers.only()
+		if !ok {
+			return nil, &projector.Refusal{Word: "bad_request", Detail: "prefill is not given and there is not just one"}
+		}
+		name = only
+	}
+	node, tp, ok := n.peers.find(name)
+	if !ok {
+		return nil, &projector.Refusal{Word: "not_ready", Detail: "prefill " + name + " is not known yet"}
+	}
+	out, err := pairsOf(node, tp, n.cfg.Node, n.cfg.Ranks)
+	if err != nil {
+		return nil, &projector.Refusal{Word: "incompatible", Detail: err.Error()}
+	}
+	return out, nil
+}
+
+// Publish publishes a reserved room.
+func (e *engine) Publish(ctx context.Context, req *connect.Request[enginepb.RoomRequest]) (*connect.Response[enginepb.Done], error) {
+	return e.do(ctx, projector.PublishRoom{Room: req.Msg.Room})
+}
+
+// Finish ends the use of a succeeded room.
+func (e *engine) Finish(ctx context.Context, req *connect.Request[enginepb.RoomRequest]) (*connect.Response[enginepb.Done], error) {
+	return e.do(ctx, projector.FinishRoom{Room: req.Msg.Room})
+}
+
+// ReportPage records wrong bytes.
+func (e *engine) ReportPage(ctx context.Context, req *connect.Request[enginepb.ReportPageRequest]) (*connect.Response[enginepb.Done], error) {
+	q := req.Msg
+	return e.do(ctx, projector.PageReport{Room: q.Room, Page: q.Page, To: projector.RankID(q.To), Detail: q.Detail})
+}
+
+// OpenSend waits for a room's metadata on prefill.
+func (e *engine) OpenSend(ctx context.Context, req *connect.Request[enginepb.OpenSendRequest]) (*connect.Response[enginepb.Done], error) {
+	q := req.Msg
+	return e.do(ctx, projector.AwaitRoom{Room: q.Room, RequestID: q.RequestId, TraceID: q.TraceId})
+}
+
+// SendChunk posts a chunk. It is answered when it is decided: its write does
+// not wait for the disk either.
+func (e *engine) SendChunk(ctx context.Context, req *connect.Request[enginepb.SendChunkRequest]) (*connect.Response[enginepb.Done], error) {
+	q := req.Msg
+	if e.n.post == nil {
+		return nil, refuse("bad_request", "this is a decode node")
+	}
+	if int(q.Rank) >= e.n.cfg.Ranks {
+		return nil, refuse("bad_request", "rank %d of %d", q.Rank, e.n.cfg.Ranks)
+	}
+	cmd := projector.SendChunk{
+		Room: q.Room, Rank: projector.MakeRank(e.n.cfg.Node, int(q.Rank)), Chunk: q.Chunk,
+		Pages: q.Pages, First: q.First, Count: q.Count, SourcePages: q.SourcePages, Last: q.Last,
+	}
+	for _, to := range q.To {
+		cmd.To = append(cmd.To, projector.RankID(to))
+	}
+	if q.Last {
+		e.n.post.sourceAux(q.Room, int(q.Rank), q.SourceAux)
+	}
+	r, err := e.n.loop.ask(ctx, task{cmd: cmd})
+	if err != nil {
+		return nil, apiError(err)
+	}
+	return connect.NewResponse(&enginepb.Done{RoomSeq: r.RoomSeq}), nil
+}
+
+// Clear forgets a room on prefill.
+func (e *engine) Clear(ctx context.Context, req *connect.Request[enginepb.RoomRequest]) (*connect.Response[enginepb.Done], error) {
+	return e.do(ctx, projector.ClearRoom{Room: req.Msg.Room})
+}
+
+// Abort aborts a room.
+func (e *engine) Abort(ctx context.Context, req *connect.Request[enginepb.AbortRequest]) (*connect.Response[enginepb.Done], error) {
+	return e.do(ctx, projector.AbortRoom{Room: req.Msg.Room, Reason: req.Msg.Reason})
+}
+
+// Drain begins the graceful stop.
+func (e *engine) Drain(_ context.Context, req *connect.Request[enginepb.DrainRequest]) (*connect.Response[enginepb.Done], error) {
+	reason := req.Msg.Reason
+	if reason == "" {
+		reason = "drain"
+	}
+	const longest = 24 * time.Hour
+	grace := min(time.Duration(min(req.Msg.GraceMs, uint64(longest.Milliseconds())))*time.Millisecond, longest) //nolint:gosec // bounded
+	if err := e.n.Drain(grace, reason); err != nil {
+		return nil, apiError(err)
+	}
+	return connect.NewResponse(&enginepb.Done{}), nil
+}
+
+// ForceRelease is the operator's unsafe release.
+func (e *engine) ForceRelease(ctx context.Context, req *connect.Request[enginepb.RoomRequest]) (*connect.Response[enginepb.Done], error) {
+	return e.do(ctx, projector.ForceRelease{Room: req.Msg.Room})
+}
+
+// Fence fences what one room, or every room, still waits for.
+func (e *engine) Fence(ctx context.Context, req *connect.Request[enginepb.FenceRequest]) (*connect.Response[enginepb.FenceResponse], error) {
+	q := req.Msg
+	if q.Peer == "" {
+		if _, err := e.do(ctx, projector.FenceRoom{Room: q.Room}); err != nil {
+			return nil, err
+		}
+		return connect.NewResponse(&enginepb.FenceResponse{Rooms: 1}), nil
+	}
+	var rooms []uint64
+	err := e.n.loop.see(func(m *projector.Machine, _ uint64) {
+		for _, v := range m.RoomViews() {
+			for _, r := range v.Missing {
+				if string(r) == q.Peer || r.Node() == q.Peer {
+					rooms = append(rooms, v.Room)
+					break
+				}
+			}
+		}
+	})
+	if err != nil {
+		return nil, apiError(err)
+	}
+	var fenced uint64
+	for _, room := range rooms {
+		if _, err := e.do(ctx, projector.FenceRoom{Room: room}); err == nil {
+			fenced++
+		} else if connect.CodeOf(err) == connect.CodeUnavailable {
+			return nil, err
+		}
+	}
+	return connect.NewResponse(&enginepb.FenceResponse{Rooms: fenced}), nil
+}
+
+// Watch streams what the node tells its engine.
+func (e *engine) Watch(ctx context.Context, _ *connect.Request[enginepb.WatchRequest], stream *connect.ServerStream[enginepb.Notice]) error {
+	s := &subscriber{ch: make(chan *enginepb.Notice, watchBuffer)}
+	n := e.n
+	n.engineCame()
+	// The past is taken in the loop and given in the outbox, behind everything
+	// it rests on.
+	err := n.loop.submit(task{look: func(m *projector.Machine, seq uint64) {
+		past := pastOf(m)
+		n.out.call(seq, func() { n.hub.join(s, past) })
+	}})
+	if err != nil {
+		return apiError(err)
+	}
+	defer n.hub.leave(s)
+	// An answer that has begun tells the client that it is connected.
+	stream.ResponseHeader().Set("Pdlog-Node", n.cfg.Node)
+	for {
+		select {
+		case m, ok := <-s.ch:
+			if !ok {
+				return connect.NewError(connect.CodeUnavailable, errors.New("the stream has ended: watch again"))
+			}
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-n.loop.done:
+			return e.rest(s, stream)
+		}
+	}
+}
+
+// rest sends what a stream was told before the node ended.
+func (e *engine) rest(s *subscriber, stream *connect.ServerStream[enginepb.Notice]) error {
+	for {
+		select {
+		case m, ok := <-s.ch:
+			if !ok {
+				return nil
+			}
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		case <-e.n.life.Done():
+			return nil
+		}
+	}
+}

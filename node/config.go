@@ -1,0 +1,294 @@
+package node
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/errors"
+
+	"github.com/pdlog/pdlog/backends"
+	"github.com/pdlog/pdlog/events"
+)
+
+// Config is everything a node is told. The zero value does not run: start from
+// DefaultConfig. Keys are those of the YAML file, of PDNODE_ variables
+// (PDNODE_NATS_EMBEDDED for nats.embedded) and of flags (--nats.embedded,
+// --page-size).
+type Config struct {
+	Node      string   `koanf:"node"`      // stable name; 1-128 bytes of 0x21-0x7e without "/"
+	Role      string   `koanf:"role"`      // prefill or decode
+	Ranks     int      `koanf:"ranks"`     // local ranks (tensor parallel)
+	Dialect   string   `koanf:"dialect"`   // mooncake, nixl or mori
+	DataDir   string   `koanf:"data_dir"`  // holds log/, nats/ and the socket
+	Listen    string   `koanf:"listen"`    // host the control sockets and the data plane bind to
+	Advertise string   `koanf:"advertise"` // host told to peers; empty = listen
+	Bootstrap string   `koanf:"bootstrap"` // prefill: host:port of the bootstrap server; port 0 = any
+	Peers     []string `koanf:"peers"`     // decode: bootstrap addresses of the prefill nodes
+	Socket    string   `koanf:"socket"`    // engine API; empty = data_dir/pdnode.sock
+
+	PageSize int    `koanf:"page_size"`      // tokens a page
+	Pages    int    `koanf:"pages"`          // decode: pages of the pool, on each rank
+	AuxRows  int    `koanf:"aux_rows"`       // decode: rows of the aux buffer; 0 = as many as pages, at least 64
+	DType    string `koanf:"kv_cache_dtype"` // must be the same on both sides
+
+	ReleasePolicy    string        `koanf:"release_policy"` // fence, hold or timeout
+	AckTimeout       time.Duration `koanf:"ack_timeout"`
+	AbortRetry       time.Duration `koanf:"abort_retry"`
+	BootstrapTimeout time.Duration `koanf:"bootstrap_timeout"`
+	WaitingTimeout   time.Duration `koanf:"waiting_timeout"`
+	TransferTimeout  time.Duration `koanf:"transfer_timeout"`
+	Heartbeat        time.Duration `koanf:"heartbeat"`      // decode: interval of probes of each prefill node
+	WeakPeers        string        `koanf:"weak_peers"`     // refuse or allow peers that cannot prove a drain
+	EngineTimeout    time.Duration `koanf:"engine_timeout"` // an engine that left and is not back after it has left its rooms; 0 = never
+	StopGrace        time.Duration `koanf:"stop_grace"`     // how long open rooms may still end after SIGTERM
+
+	RDMA RDMAConfig `koanf:"rdma"`
+	NATS NATSConfig `koanf:"nats"`
+	Log  LogConfig  `koanf:"log"`
+}
+
+// RDMAConfig is the data plane.
+type RDMAConfig struct {
+	Provider  string `koanf:"provider"`   // auto or tcp
+	Fault     string `koanf:"fault"`      // faults of the writing side, e.g. "late:500ms:30%,hang:5%"
+	FaultSeed int64  `koanf:"fault_seed"` // the same seed draws the same faults
+	Conns     int    `koanf:"conns"`      // connections per peer; 0 = the provider's own number
+}
+
+// NATSConfig is the mirror.
+type NATSConfig struct {
+	Embedded bool   `koanf:"embedded"` // run a JetStream server in this process
+	URL      string `koanf:"url"`      // of a server or cluster; empty and not embedded = no mirror
+	Host     string `koanf:"host"`     // embedded: listen host
+	Port     int    `koanf:"port"`     // embedded: listen port; -1 = any
+	Cluster  string `koanf:"cluster"`  // second word of the subjects
+	Replicas int    `koanf:"replicas"` // of the streams
+}
+
+// LogConfig is the event log and the process's own log lines.
+type LogConfig struct {
+	Dir    string `koanf:"dir"`    // empty = data_dir/log
+	Level  string `koanf:"level"`  // debug, info, warn or error
+	Format string `koanf:"format"` // text or json
+}
+
+// DefaultConfig is the one place where defaults stand. Times are SGLang's.
+func DefaultConfig() Config {
+	return Config{
+		Ranks:            1,
+		Dialect:          "mooncake",
+		Listen:           "127.0.0.1",
+		PageSize:         64,
+		Pages:            1024,
+		DType:            "auto",
+		ReleasePolicy:    "fence",
+		AckTimeout:       5 * time.Second,
+		AbortRetry:       time.Second,
+		BootstrapTimeout: 300 * time.Second,
+		WaitingTimeout:   300 * time.Second,
+		TransferTimeout:  30 * time.Second,
+		Heartbeat:        5 * time.Second,
+		WeakPeers:        "refuse",
+		EngineTimeout:    60 * time.Second,
+		StopGrace:        10 * time.Second,
+		RDMA:             RDMAConfig{Provider: "auto", FaultSeed: 1},
+		NATS:             NATSConfig{Embedded: true, Host: "127.0.0.1", Port: 4222, Cluster: "default", Replicas: 1},
+		Log:              LogConfig{Level: "info", Format: "text"},
+	}
+}
+
+// ErrConfig is what every error of a configuration is: bad usage, not a failure.
+var ErrConfig = errors.New("configuration")
+
+// ConfigError is a bad configuration, in one line that names the key.
+type ConfigError struct {
+	Key  string // empty: the file as a whole
+	File string // empty: the value does not come from a file
+	Why  string
+}
+
+// Error implements error.
+func (e *ConfigError) Error() string {
+	text := e.Why
+	if e.Key != "" {
+		text = e.Key + ": " + text
+	}
+	if e.File != "" {
+		text = e.File + ": " + text
+	}
+	return text
+}
+
+// Is makes a ConfigError an ErrConfig.
+func (e *ConfigError) Is(target error) bool { return target == ErrConfig } //nolint:errorlint // identity is meant
+
+func badKey(key, format string, args ...any) error {
+	return &ConfigError{Key: key, Why: fmt.Sprintf(format, args...)}
+}
+
+// The words of the keys that take one of a few.
+var words = map[string][]string{
+	"role":           {"prefill", "decode"},
+	"dialect":        {"mooncake", "nixl", "mori"},
+	"release_policy": {"fence", "hold", "timeout"},
+	"weak_peers":     {"refuse", "allow"},
+	"rdma.provider":  {"auto", "tcp"},
+	"log.level":      {"debug", "info", "warn", "error"},
+	"log.format":     {"text", "json"},
+}
+
+var clusterWord = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// Validate checks the configuration. The error is one line that names the
+// first bad key, a *ConfigError.
+func (c *Config) Validate() error {
+	if !validNode(c.Node) {
+		return badKey("node", "want 1 to 128 printable bytes without %q, have %q", "/", c.Node)
+	}
+	for _, w := range []struct{ key, have string }{
+		{"role", c.Role}, {"dialect", c.Dialect}, {"release_policy", c.ReleasePolicy},
+		{"weak_peers", c.WeakPeers}, {"rdma.provider", c.RDMA.Provider},
+		{"log.level", c.Log.Level}, {"log.format", c.Log.Format},
+	} {
+		if !slices.Contains(words[w.key], w.have) {
+			return badKey(w.key, "want one of %s, have %q", strings.Join(words[w.key], ", "), w.have)
+		}
+	}
+	for _, n := range []struct {
+		key          string
+		have, lo, hi int
+	}{
+		{"ranks", c.Ranks, 1, 1024},
+		{"page_size", c.PageSize, 1, 1 << 20},
+		{"pages", c.Pages, 1, 1 << 28},
+		{"aux_rows", c.AuxRows, 0, 1 << 28},
+		{"rdma.conns", c.RDMA.Conns, 0, 64},
+		{"nats.port", c.NATS.Port, -1, 65535},
+		{"nats.replicas", c.NATS.Replicas, 1, 5},
+	} {
+		if n.have < n.lo || n.have > n.hi {
+			return badKey(n.key, "want %d to %d, have %d", n.lo, n.hi, n.have)
+		}
+	}
+	for _, d := range []struct {
+		key  string
+		have time.Duration
+	}{
+		{"ack_timeout", c.AckTimeout}, {"abort_retry", c.AbortRetry}, {"bootstrap_timeout", c.BootstrapTimeout},
+		{"waiting_timeout", c.WaitingTimeout}, {"transfer_timeout", c.TransferTimeout}, {"heartbeat", c.Heartbeat},
+	} {
+		if d.have < time.Millisecond {
+			return badKey(d.key, "want at least 1ms, have %s", d.have)
+		}
+	}
+	if c.EngineTimeout < 0 {
+		return badKey("engine_timeout", "want 0 or more, have %s", c.EngineTimeout)
+	}
+	if c.StopGrace < 0 {
+		return badKey("stop_grace", "want 0 or more, have %s", c.StopGrace)
+	}
+	if c.DataDir == "" {
+		return badKey("data_dir", "is not set")
+	}
+	if c.Listen == "" {
+		return badKey("listen", "is not set")
+	}
+	if ip := net.ParseIP(c.Listen); ip != nil && ip.IsUnspecified() && c.Advertise == "" {
+		return badKey("advertise", "is not set, and listen is the wildcard %s", c.Listen)
+	}
+	if net.ParseIP(c.advertised()) == nil {
+		return badKey("advertise", "want an address that peers can reach, have %q", c.advertised())
+	}
+	if !clusterWord.MatchString(c.NATS.Cluster) {
+		return badKey("nats.cluster", "want letters, digits, - and _, have %q", c.NATS.Cluster)
+	}
+	return c.validateRole()
+}
+
+func (c *Config) validateRole() error {
+	if c.Role == "prefill" {
+		if _, _, err := net.SplitHostPort(c.Bootstrap); err != nil {
+			return badKey("bootstrap", "want host:port, have %q", c.Bootstrap)
+		}
+		if len(c.Peers) > 0 {
+			return badKey("peers", "belongs to role decode")
+		}
+		return nil
+	}
+	if c.Bootstrap != "" {
+		return badKey("bootstrap", "belongs to role prefill")
+	}
+	if c.RDMA.Fault != "" {
+		return badKey("rdma.fault", "belongs to role prefill")
+	}
+	for _, p := range c.Peers {
+		if _, _, err := net.SplitHostPort(p); err != nil {
+			return badKey("peers", "want host:port, have %q", p)
+		}
+	}
+	return nil
+}
+
+func validNode(s string) bool {
+	if s == "" || len(s) > 128 {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] < 0x21 || s[i] > 0x7e || s[i] == '/' {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Config) advertised() string {
+	if c.Advertise != "" {
+		return c.Advertise
+	}
+	return c.Listen
+}
+
+// LogDir is the folder of the event log.
+func (c *Config) LogDir() string {
+	if c.Log.Dir != "" {
+		return c.Log.Dir
+	}
+	return filepath.Join(c.DataDir, "log")
+}
+
+// SocketPath is the engine API's unix socket.
+func (c *Config) SocketPath() string {
+	if c.Socket != "" {
+		return c.Socket
+	}
+	return filepath.Join(c.DataDir, "pdnode.sock")
+}
+
+func (c *Config) role() events.Role {
+	if c.Role == "prefill" {
+		return events.Role_ROLE_PREFILL
+	}
+	return events.Role_ROLE_DECODE
+}
+
+func (c *Config) policy() events.Policy {
+	switch c.ReleasePolicy {
+	case "hold":
+		return events.Policy_POLICY_HOLD
+	case "timeout":
+		return events.Policy_POLICY_TIMEOUT
+	}
+	return events.Policy_POLICY_FENCE
+}
+
+func (c *Config) side() backends.Side {
+	if c.Role == "prefill" {
+		return backends.AtPrefill
+	}
+	return backends.AtDecode
+}

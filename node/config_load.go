@@ -1,0 +1,275 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/errors"
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/structs"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+)
+
+// Where a value came from.
+const (
+	OriginDefault = "default"
+	OriginFile    = "file"
+	OriginEnv     = "env"
+	OriginFlag    = "flag"
+)
+
+// EnvPrefix begins the variable of every key: PDNODE_PAGE_SIZE, PDNODE_NATS_URL.
+const EnvPrefix = "PDNODE_"
+
+// Variables with the prefix that are no keys.
+var envOther = []string{"PDNODE_CONFIG"}
+
+// Setting is one key of the effective configuration.
+type Setting struct {
+	Key    string
+	Value  string
+	Origin string // default, file, env or flag
+}
+
+// Loaded is a configuration and where its values came from.
+type Loaded struct {
+	Config
+	settings []Setting
+	origin   map[string]string
+}
+
+// Effective lists every key, its value and its origin, in the order of Keys.
+func (l *Loaded) Effective() []Setting { return slices.Clone(l.settings) }
+
+// Keys lists every key, sorted.
+func Keys() []string {
+	k := koanf.New(".")
+	if err := k.Load(structs.Provider(DefaultConfig(), "koanf"), nil); err != nil {
+		return nil
+	}
+	return k.Keys()
+}
+
+// FlagName is the flag of a key: --page-size, --nats.embedded.
+func FlagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
+
+// EnvName is the variable of a key.
+func EnvName(key string) string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// BindFlags adds a flag for every key. Only flags that are given count.
+func BindFlags(fs *pflag.FlagSet) {
+	k := koanf.New(".")
+	if err := k.Load(structs.Provider(DefaultConfig(), "koanf"), nil); err != nil {
+		return
+	}
+	for _, key := range k.Keys() {
+		usage := fmt.Sprintf("key %s (default %q, environment %s)", key, show(k.Get(key)), EnvName(key))
+		if _, isBool := k.Get(key).(bool); isBool {
+			fs.Bool(FlagName(key), false, usage)
+			fs.Lookup(FlagName(key)).DefValue = ""
+			continue
+		}
+		fs.String(FlagName(key), "", usage)
+	}
+}
+
+// Load builds the configuration of the file at path (empty: none), the
+// environment (as os.Environ gives it) and the given flags (nil: none); each
+// beats the one before it. An unknown key, a bad value or a bad combination is
+// a *ConfigError of one line that names it; Validate has run.
+func Load(path string, environ []string, flags *pflag.FlagSet) (*Loaded, error) {
+	l, err := load(path, environ, flags)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Validate(); err != nil {
+		return nil, inFile(path, l.origin, err)
+	}
+	return l, nil
+}
+
+func load(path string, environ []string, flags *pflag.FlagSet) (*Loaded, error) {
+	k := koanf.New(".")
+	if err := k.Load(structs.Provider(DefaultConfig(), "koanf"), nil); err != nil {
+		return nil, errors.Wrap(err, "load defaults")
+	}
+	keys := k.Keys()
+	origin := make(map[string]string, len(keys))
+	merge := func(layer map[string]any, from string) error {
+		for key := range layer {
+			if !slices.Contains(keys, key) {
+				return badKey(key, "unknown key")
+			}
+			origin[key] = from
+		}
+		return errors.Wrap(k.Load(confmap.Provider(layer, "."), nil), "merge "+from)
+	}
+	file, err := fileLayer(path, keys)
+	if err == nil {
+		err = merge(file, OriginFile)
+	}
+	if err != nil {
+		return nil, inFile(path, nil, err)
+	}
+	env, err := envLayer(environ, keys)
+	if err != nil {
+		return nil, err
+	}
+	if err := merge(env, OriginEnv); err != nil {
+		return nil, err
+	}
+	if err := merge(flagLayer(flags, keys), OriginFlag); err != nil {
+		return nil, err
+	}
+	l := &Loaded{origin: origin}
+	if err := unmarshal(k, &l.Config, origin); err != nil {
+		return nil, inFile(path, origin, err)
+	}
+	for _, key := range keys {
+		from := origin[key]
+		if from == "" {
+			from = OriginDefault
+		}
+		l.settings = append(l.settings, Setting{Key: key, Value: show(k.Get(key)), Origin: from})
+	}
+	return l, nil
+}
+
+// unmarshal reads key by key, so that an error names its key.
+func unmarshal(k *koanf.Koanf, c *Config, origin map[string]string) error {
+	for _, key := range k.Keys() {
+		if origin[key] == "" {
+			continue
+		}
+		probe := DefaultConfig()
+		if err := decode(koanfOf(key, k.Get(key)), &probe); err != nil {
+			return badKey(key, "bad value %q (from %s)", show(k.Get(key)), origin[key])
+		}
+	}
+	*c = DefaultConfig()
+	return decode(k, c)
+}
+
+func koanfOf(key string, v any) *koanf.Koanf {
+	k := koanf.New(".")
+	_ = k.Load(confmap.Provider(map[string]any{key: v}, "."), nil) //nolint:errcheck // a map does not fail
+	return k
+}
+
+func decode(k *koanf.Koanf, c *Config) error {
+	return k.UnmarshalWithConf("", c, koanf.UnmarshalConf{
+		Tag: "koanf",
+		DecoderConfig: &mapstructure.DecoderConfig{
+			Result:           c,
+			WeaklyTypedInput: true,
+			ErrorUnused:      true,
+			DecodeHook: mapstructure.ComposeDecodeHookFunc(
+				mapstructure.StringToTimeDurationHookFunc(),
+				mapstructure.StringToSliceHookFunc(","),
+			),
+		},
+	})
+}
+
+func fileLayer(path string, keys []string) (map[string]any, error) {
+	if path == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &ConfigError{Why: "read configuration: " + oneLine(err.Error())}
+	}
+	m, err := yaml.Parser().Unmarshal(b)
+	if err != nil {
+		return nil, &ConfigError{Why: "not YAML: " + oneLine(err.Error())}
+	}
+	flat := map[string]any{}
+	flatten("", m, keys, flat)
+	return flat, nil
+}
+
+// flatten turns nested maps into dotted keys, stopping at known keys.
+func flatten(prefix string, m map[string]any, keys []string, out map[string]any) {
+	for name, v := range m {
+		key := prefix + name
+		if sub, ok := v.(map[string]any); ok && !slices.Contains(keys, key) && len(sub) > 0 {
+			flatten(key+".", sub, keys, out)
+			continue
+		}
+		if v == nil && slices.Contains(keys, key) {
+			continue // "key:" with nothing behind it keeps the default
+		}
+		out[key] = v
+	}
+}
+
+func envLayer(environ, keys []string) (map[string]any, error) {
+	byName := make(map[string]string, len(keys))
+	for _, key := range keys {
+		byName[EnvName(key)] = key
+	}
+	out := map[string]any{}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, EnvPrefix) || slices.Contains(envOther, name) {
+			continue
+		}
+		key, ok := byName[name]
+		if !ok {
+			return nil, badKey(name, "unknown environment variable")
+		}
+		out[key] = value
+	}
+	return out, nil
+}
+
+func flagLayer(flags *pflag.FlagSet, keys []string) map[string]any {
+	out := map[string]any{}
+	if flags == nil {
+		return out
+	}
+	for _, key := range keys {
+		if f := flags.Lookup(FlagName(key)); f != nil && f.Changed {
+			out[key] = f.Value.String()
+		}
+	}
+	return out
+}
+
+// inFile says in which file a bad value stands, if it comes from one. origin
+// nil: it does.
+func inFile(path string, origin map[string]string, err error) error {
+	var c *ConfigError
+	if !errors.As(err, &c) {
+		return err
+	}
+	if from := origin[c.Key]; origin == nil || from == OriginFile || from == "" {
+		c.File = path
+	}
+	return c
+}
+
+func show(v any) string {
+	switch v := v.(type) {
+	case []any:
+		var s []string
+		for _, e := range v {
+			s = append(s, fmt.Sprint(e))
+		}
+		return strings.Join(s, ",")
+	case []string:
+		return strings.Join(v, ",")
+	case nil:
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -1,0 +1,54 @@
+package node
+
+import (
+	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/projector"
+)
+
+// perform does one effect. It runs on the outbox's goroutine, in order, with
+// everything durable that the effect rests on. Nothing here waits for a peer.
+func (n *Node) perform(a projector.Action, seq uint64) {
+	n.effects.Add(1)
+	switch a := a.(type) {
+	case projector.SendMetadata:
+		n.sendMetadata(a)
+	case projector.SendAbort:
+		n.sendAbort(a)
+	case projector.SendAck:
+		n.sendAck(a)
+	case projector.SendStatus:
+		n.sendStatus(a)
+	case projector.PostWrite:
+		n.post.post(a)
+	case projector.SealRoom:
+		n.post.seal(a.RoomSeq)
+	case projector.Fence:
+		n.background.Go(func() { n.receive.fence(a) })
+	case projector.RevokeLease:
+		// Before the Tell behind it: no key outlives its room. An exact revoke
+		// waits for one copy; one that fails is counted, not waited for.
+		if _, err := n.receive.take(a.Lease); err != nil {
+			n.revokeFailed.Add(1)
+			n.log.Warn("lease not revoked", "lease", a.Lease, "room_seq", a.RoomSeq, "err", err)
+		}
+		n.receive.forget(a.Lease)
+	case projector.CheckPages:
+		n.loop.tell(projector.PagesChecked{RoomSeq: a.RoomSeq, Skipped: "the node keeps no sums of what landed"})
+	case projector.Tell:
+		if a.Kind == projector.TellSourceReleased {
+			n.post.ended(a.Room, n.cfg.Ranks)
+		}
+		n.hub.tell(notice(a, seq))
+	case projector.AskPast:
+		n.background.Go(func() { n.askPast(a.Node) })
+	case projector.FencePeer:
+		// Leases of this life are known one by one. Of an earlier life, whose
+		// log is not here, nothing can be shown: its process may still read.
+		n.loop.tell(projector.PeerFenced{Node: a.Node, Evidence: events.FenceKind_FENCE_KIND_NONE})
+	case projector.DropPublish: // done by the outbox when it was pushed
+	case projector.Rediscover:
+		n.peers.rediscover(a.Node)
+	case projector.Stopped:
+		n.end(nil)
+	}
+}

@@ -1,0 +1,230 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/cockroachdb/errors"
+
+	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/projector"
+)
+
+const (
+	queueLen = 8192 // commands; at the loop's own speed some 50 ms of work
+	batchMax = 256  // commands decided before their events are appended together
+)
+
+// ErrStopped: the node's loop takes no more commands.
+var ErrStopped = errors.New("node has stopped")
+
+// task is one thing for the loop: a command, or a look at the machine.
+type task struct {
+	cmd projector.Command
+	// build makes the command from what the machine holds now, or refuses.
+	build func(*projector.Machine) (projector.Command, *projector.Refusal)
+	// look reads the machine. It must neither wait nor keep references.
+	look func(m *projector.Machine, seq uint64)
+	// result gets the outcome of a command: at once, or (durable) when the
+	// command's events are on disk. It must not block.
+	result  func(projector.Result)
+	durable bool
+}
+
+// appender is the part of the log that the loop needs.
+type appender interface {
+	Append(evs []*events.Event, class events.Class) error
+	Full() bool
+}
+
+// loop is the one goroutine that owns all protocol state (architecture.md).
+// Nothing in it waits, locks for long or does I/O.
+type loop struct {
+	m     *projector.Machine
+	log   appender
+	clock clock
+	out   *outbox
+	seq   uint64 // last sequence appended
+	full  bool   // what the machine was told of the log
+	fail  func(error)
+
+	queue chan task
+	stop  chan struct{}
+	done  chan struct{}
+}
+
+// submit hands a task over; it waits while the queue is full. ErrStopped: the
+// loop has ended and the task will not be done.
+func (l *loop) submit(t task) error {
+	select {
+	case <-l.done:
+		return ErrStopped
+	default:
+	}
+	select {
+	case l.queue <- t:
+		return nil
+	case <-l.done:
+		return ErrStopped
+	}
+}
+
+// tell submits a command whose outcome nobody waits for. After the loop's end
+// it has no meaning any more and is dropped.
+func (l *loop) tell(cmd projector.Command) { _ = l.submit(task{cmd: cmd}) }
+
+// ask submits a task and waits for its result.
+func (l *loop) ask(ctx context.Context, t task) (projector.Result, error) {
+	got := make(chan projector.Result, 1)
+	t.result = func(r projector.Result) { got <- r }
+	if err := l.submit(t); err != nil {
+		return projector.Result{}, err
+	}
+	select {
+	case r := <-got:
+		if r.Refused != nil {
+			return r, r.Refused
+		}
+		return r, nil
+	case <-l.done:
+		return projector.Result{}, ErrStopped
+	case <-ctx.Done():
+		return projector.Result{}, ctx.Err()
+	}
+}
+
+// see runs look in the loop and waits for it: what look writes to is the
+// caller's again when see has returned.
+func (l *loop) see(look func(m *projector.Machine, seq uint64)) error {
+	ran := make(chan struct{})
+	err := l.submit(task{look: func(m *projector.Machine, seq uint64) {
+		defer close(ran)
+		look(m, seq)
+	}})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ran:
+		return nil
+	case <-l.done: // look has run or never will
+	}
+	select {
+	case <-ran:
+		return nil
+	default:
+		return ErrStopped
+	}
+}
+
+func (l *loop) run() {
+	defer close(l.done)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var b batch
+	for {
+		if at, ok := l.m.NextDeadline(); ok {
+			timer.Reset(l.clock.until(at))
+		} else {
+			timer.Reset(time.Hour)
+		}
+		select {
+		case <-l.stop:
+			return
+		case t := <-l.queue:
+			l.step(&b, t)
+		more:
+			for range batchMax - 1 {
+				select {
+				case t := <-l.queue:
+					l.step(&b, t)
+				default:
+					break more
+				}
+			}
+		case <-timer.C:
+			l.decide(&b, projector.Tick{}, nil, false)
+		}
+		if full := l.log.Full(); full != l.full {
+			l.full = full
+			l.decide(&b, projector.LogState{Full: full}, nil, false)
+		}
+		if !l.flush(&b) {
+			return
+		}
+	}
+}
+
+// batch is what was decided and not appended yet.
+type batch struct {
+	evs   []*events.Event
+	class events.Class
+	steps []step
+}
+
+type step struct {
+	effects []projector.Effect
+	result  func(projector.Result)
+	res     projector.Result
+	durable bool
+}
+
+func (l *loop) step(b *batch, t task) {
+	switch {
+	case t.look != nil:
+		t.look(l.m, l.seq)
+	case t.build != nil:
+		cmd, no := t.build(l.m)
+		if no != nil {
+			b.steps = append(b.steps, step{result: t.result, res: projector.Result{Refused: no}})
+			return
+		}
+		l.decide(b, cmd, t.result, t.durable)
+	default:
+		l.decide(b, t.cmd, t.result, t.durable)
+	}
+}
+
+func (l *loop) decide(b *batch, cmd projector.Command, result func(projector.Result), durable bool) {
+	r := l.m.Step(l.clock.now(), cmd)
+	for _, e := range r.Events {
+		b.evs = append(b.evs, e)
+		l.seq = e.Seq
+		if events.ClassOf(e) == events.Sync {
+			b.class = events.Sync
+		}
+	}
+	if len(r.Effects) == 0 && result == nil {
+		return
+	}
+	b.steps = append(b.steps, step{effects: r.Effects, result: result, res: r, durable: durable})
+}
+
+// flush appends the batch and hands its effects on. False: the log refused,
+// the loop ends.
+func (l *loop) flush(b *batch) bool {
+	if err := l.log.Append(b.evs, b.class); err != nil {
+		l.fail(errors.Wrap(err, "append to the log"))
+		return false
+	}
+	for i := range b.steps {
+		s := &b.steps[i]
+		l.out.push(s.effects)
+		switch {
+		case s.result == nil:
+		case s.durable && s.res.Refused == nil:
+			after := l.seq
+			if n := len(s.res.Events); n > 0 {
+				after = s.res.Events[n-1].Seq
+			}
+			result, res := s.result, s.res
+			l.out.call(after, func() { result(res) })
+		default:
+			s.result(s.res)
+		}
+	}
+	clear(b.evs)
+	clear(b.steps)
+	b.evs, b.steps, b.class = b.evs[:0], b.steps[:0], events.Group
+	return true
+}

@@ -1,0 +1,202 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/errors"
+	"golang.org/x/sys/unix"
+
+	"github.com/pdlog/pdlog/rdma"
+)
+
+// layout says where an engine keeps one rank's pages and aux rows in a shared
+// file. All sizes in bytes.
+type layout struct {
+	path       string
+	pageOffset uint64
+	pageBytes  uint64
+	pages      uint64
+	auxOffset  uint64
+	auxBytes   uint64
+	auxRows    uint64
+}
+
+const maxBuffer = 1 << 46 // bytes of one rank's memory; keeps every sum below 2^63
+
+func (l *layout) check() error {
+	switch {
+	case l.path == "":
+		return errors.New("path is empty")
+	case l.pageBytes == 0 || l.pages == 0:
+		return errors.New("page_bytes and pages must not be 0")
+	case l.pageBytes > maxBuffer/l.pages:
+		return errors.Newf("%d pages of %d bytes are too much", l.pages, l.pageBytes)
+	case l.auxRows > 0 && (l.auxBytes == 0 || l.auxBytes > maxBuffer/l.auxRows):
+		return errors.Newf("%d aux rows of %d bytes: no such buffer", l.auxRows, l.auxBytes)
+	case l.pageOffset > maxBuffer || l.auxOffset > maxBuffer:
+		return errors.New("offset is too large")
+	}
+	if l.auxRows > 0 && l.auxOffset == 0 {
+		l.auxOffset = l.pageOffset + l.pages*l.pageBytes
+	}
+	if l.auxRows > 0 && l.auxOffset < l.pageOffset+l.pages*l.pageBytes && l.pageOffset < l.auxOffset+l.auxRows*l.auxBytes {
+		return errors.New("aux rows overlap the pages")
+	}
+	return nil
+}
+
+func (l *layout) bytes() uint64 { return l.pages*l.pageBytes + l.auxRows*l.auxBytes }
+
+// rankMemory is one rank's memory, mapped, and on decode registered with the
+// provider: pages and aux rows as a region each, since their keys differ.
+type rankMemory struct {
+	layout
+	file                os.FileInfo
+	mapping             []byte
+	kv, aux             []byte
+	kvRegion, auxRegion rdma.Region
+}
+
+// mapMemory maps the file shared. The file must be long enough: a touch behind
+// its end would be a SIGBUS.
+func mapMemory(l layout) (*rankMemory, error) {
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(l.path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, errors.Wrap(err, "open shared memory")
+	}
+	defer func() { _ = f.Close() }() // the mapping outlives it
+	lo, hi := l.pageOffset, l.pageOffset+l.pages*l.pageBytes
+	if l.auxRows > 0 {
+		lo, hi = min(lo, l.auxOffset), max(hi, l.auxOffset+l.auxRows*l.auxBytes)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return nil, errors.Wrap(err, "look at shared memory")
+	}
+	if uint64(st.Size()) < hi { //nolint:gosec // a size
+		return nil, errors.Newf("%s has %d bytes, the layout needs %d", l.path, st.Size(), hi)
+	}
+	lo -= lo % uint64(os.Getpagesize())                                                                      //nolint:gosec // positive
+	m, err := unix.Mmap(int(f.Fd()), int64(lo), int(hi-lo), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED) //nolint:gosec // bounded by check
+	if err != nil {
+		return nil, errors.Wrapf(err, "map %d bytes of %s", hi-lo, l.path)
+	}
+	r := &rankMemory{layout: l, file: st, mapping: m}
+	at := l.pageOffset - lo
+	r.kv = m[at : at+l.pages*l.pageBytes : at+l.pages*l.pageBytes]
+	if l.auxRows > 0 {
+		at = l.auxOffset - lo
+		r.aux = m[at : at+l.auxRows*l.auxBytes : at+l.auxRows*l.auxBytes]
+	}
+	return r, nil
+}
+
+func (r *rankMemory) page(p uint32) ([]byte, bool) {
+	if uint64(p) >= r.pages {
+		return nil, false
+	}
+	at := uint64(p) * r.pageBytes
+	return r.kv[at : at+r.pageBytes : at+r.pageBytes], true
+}
+
+func (r *rankMemory) row(i uint32) ([]byte, bool) {
+	if uint64(i) >= r.auxRows {
+		return nil, false
+	}
+	at := uint64(i) * r.auxBytes
+	return r.aux[at : at+r.auxBytes : at+r.auxBytes], true
+}
+
+// register makes the memory writable by leases of domain.
+func (r *rankMemory) register(ctx context.Context, d rdma.Domain) (err error) {
+	if r.kvRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: -1, Mapped: r.kv}); err != nil {
+		return errors.Wrap(err, "register pages")
+	}
+	if len(r.aux) == 0 {
+		return nil
+	}
+	r.auxRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: -1, Mapped: r.aux})
+	return errors.Wrap(err, "register aux rows")
+}
+
+func (r *rankMemory) deregister(ctx context.Context) error {
+	var err error
+	for _, g := range []rdma.Region{r.kvRegion, r.auxRegion} {
+		if g != nil {
+			err = errors.CombineErrors(err, g.Deregister(ctx))
+		}
+	}
+	return err
+}
+
+func (r *rankMemory) unmap() error {
+	m := r.mapping
+	r.mapping, r.kv, r.aux = nil, nil, nil
+	if m == nil {
+		return nil
+	}
+	return errors.Wrap(unix.Munmap(m), "unmap shared memory")
+}
+
+// memoryTable holds the memory of the local ranks. A replaced mapping is kept
+// until the node ends: a write that reads from it may be under way.
+type memoryTable struct {
+	mu      sync.RWMutex
+	ranks   []*rankMemory
+	retired []*rankMemory
+}
+
+func newMemoryTable(ranks int) *memoryTable { return &memoryTable{ranks: make([]*rankMemory, ranks)} }
+
+// rank is the memory of a local rank; nil before it was registered.
+func (t *memoryTable) rank(i int) *rankMemory {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if i < 0 || i >= len(t.ranks) {
+		return nil
+	}
+	return t.ranks[i]
+}
+
+// ready: every local rank has its memory.
+func (t *memoryTable) ready() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return !slices.Contains(t.ranks, nil)
+}
+
+// put takes a rank's memory and gives back what it had, which stays mapped.
+func (t *memoryTable) put(i int, m *rankMemory) (old *rankMemory) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old, t.ranks[i] = t.ranks[i], m
+	if old != nil {
+		t.retired = append(t.retired, old)
+	}
+	return old
+}
+
+// close unmaps everything. The provider's domain must have ended.
+func (t *memoryTable) close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var err error
+	for _, m := range append(t.retired, t.ranks...) {
+		if m != nil {
+			err = errors.CombineErrors(err, m.unmap())
+		}
+	}
+	clear(t.ranks)
+	t.retired = nil
+	return err
+}
+
+// memoryName is a rank's memory in events.
+func memoryName(rank int) string { return fmt.Sprintf("rank%d", rank) }

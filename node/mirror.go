@@ -1,0 +1,103 @@
+package node
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+
+	"github.com/cockroachdb/errors"
+
+	"github.com/pdlog/pdlog/node/enginepb"
+	"github.com/pdlog/pdlog/store/mirror"
+)
+
+// mirrorRun is the node's mirror and, if it is embedded, its server. It reads
+// the durable log behind the committer and takes part in no decision.
+type mirrorRun struct {
+	m        *mirror.Mirror
+	server   *mirror.Embedded
+	address  string
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	stopOnce sync.Once
+
+	mu  sync.Mutex
+	err error // why it ended for good
+}
+
+// openMirror starts the embedded server and prepares the mirror. Without
+// nats.url and nats.embedded there is none.
+func (n *Node) openMirror(context.Context) error {
+	r := &mirrorRun{address: n.cfg.NATS.URL}
+	if r.address == "" {
+		if !n.cfg.NATS.Embedded {
+			return nil
+		}
+		s, err := mirror.StartEmbedded(mirror.EmbeddedOptions{
+			StoreDir: filepath.Join(n.cfg.DataDir, "nats"), Host: n.cfg.NATS.Host, Port: n.cfg.NATS.Port,
+			Name: n.cfg.Node, Logger: n.log,
+		})
+		if err != nil {
+			return errors.Wrap(err, "nats.embedded")
+		}
+		r.server, r.address = s, s.ClientURL()
+	}
+	n.mirror = r
+	m, err := mirror.New(mirror.Options{
+		URL: r.address, Cluster: n.cfg.NATS.Cluster, Node: n.cfg.Node, Log: n.store,
+		Replicas: n.cfg.NATS.Replicas, Logger: n.log,
+	})
+	if err != nil {
+		return err
+	}
+	r.m = m
+	return nil
+}
+
+func (r *mirrorRun) url() string { return r.address }
+
+func (r *mirrorRun) start(ctx context.Context) {
+	// Not the node's own life: the end of the log is mirrored too, see stop.
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	r.wg.Go(func() {
+		err := r.m.Run(ctx)
+		r.mu.Lock()
+		r.err = err
+		r.mu.Unlock()
+	})
+}
+
+// stop waits a while until seq is mirrored, then ends the mirror and its
+// server.
+func (r *mirrorRun) stop(seq uint64) {
+	r.stopOnce.Do(func() {
+		if r.cancel != nil {
+			if seq > 0 && r.failure() == nil {
+				ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+				_ = r.m.WaitMirrored(ctx, seq) // what is missing is mirrored after the next start
+				cancel()
+			}
+			r.cancel()
+			r.wg.Wait()
+		}
+		if r.server != nil {
+			r.server.Shutdown()
+		}
+	})
+}
+
+func (r *mirrorRun) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return r.err
+	}
+	return r.m.Err()
+}
+
+func (r *mirrorRun) describe(s *enginepb.StatusResponse) {
+	s.Mirror, s.MirrorLag, s.NatsUrl = true, r.m.Lag(), r.address
+	if err := r.failure(); err != nil {
+		s.MirrorError = err.Error()
+	}
+}

@@ -1,0 +1,289 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/errors"
+
+	"github.com/pdlog/pdlog/backends"
+	_ "github.com/pdlog/pdlog/backends/all" // the dialects
+	"github.com/pdlog/pdlog/backends/bootstrap"
+	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/projector"
+	"github.com/pdlog/pdlog/rdma"
+	"github.com/pdlog/pdlog/store"
+)
+
+// Version is told to peers and recorded at each start; it decides nothing. The
+// build sets it.
+var Version = "0.1.0"
+
+// Node is a running node. Start is the only way in.
+type Node struct {
+	cfg   Config
+	log   *slog.Logger
+	boot  uint64
+	began time.Time
+
+	store   *store.Log
+	loop    *loop
+	out     *outbox
+	dialect backends.Dialect
+	zmq     transport
+	senders *senders
+	shapes  *shapes
+	memory  *memoryTable
+	domain  rdma.Domain
+	receive *receivePlane // decode
+	post    *postPlane    // prefill
+	peers   *peerTable    // decode
+	hub     *hub
+	mirror  *mirrorRun
+	servers []*server
+
+	pull      []receiver
+	addresses []string // control address of each local rank
+	client    *bootstrap.Client
+	bootAddr  string
+	logSince  uint64
+
+	effects      atomic.Uint64
+	revokeFailed atomic.Uint64
+	draining     atomic.Bool
+	memoryMu     sync.Mutex
+	engines      engineClock
+	dropped      sealSet // decode: rooms that ended before they were published
+
+	life       context.Context // ends with the node
+	cancel     context.CancelFunc
+	halt       chan struct{} // closed: receivers end
+	receivers  sync.WaitGroup
+	background sync.WaitGroup
+	done       chan struct{}
+	endOnce    sync.Once
+	err        error // valid when done is closed
+}
+
+// Start runs a node: it opens the log, rebuilds the state from all of it,
+// begins a new life, and serves. ctx bounds the starting alone. A log that
+// another process has open gives store.ErrLocked.
+func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	n := &Node{
+		cfg: cfg, log: log.With("node", cfg.Node), began: time.Now(),
+		shapes: newShapes(cfg.Ranks), memory: newMemoryTable(cfg.Ranks), hub: newHub(),
+		halt: make(chan struct{}), done: make(chan struct{}),
+	}
+	n.life, n.cancel = context.WithCancel(context.Background())
+	if err := n.open(ctx); err != nil {
+		n.cancel()
+		return nil, errors.CombineErrors(err, n.abandon())
+	}
+	n.serve()
+	n.log.Info("node started", "role", cfg.Role, "incarnation", n.store.Incarnation(), "log", cfg.LogDir(),
+		"last_seq", n.store.Appended(), "ranks", n.addresses, "bootstrap", n.bootAddr, "socket", cfg.SocketPath())
+	return n, nil
+}
+
+// open takes everything that can fail to be had.
+func (n *Node) open(ctx context.Context) error {
+	var err error
+	if n.boot, err = randomBoot(); err != nil {
+		return err
+	}
+	if n.dialect, err = backends.Lookup(n.cfg.Dialect); err != nil {
+		return err
+	}
+	n.out = newOutbox(0, n.perform)
+	n.out.drop = func(roomSeq uint64) { n.dropped.add(rdma.Tag(roomSeq)) }
+	if err := n.openLog(ctx); err != nil {
+		return err
+	}
+	if err := n.bind(); err != nil {
+		return err
+	}
+	if err := n.openPlanes(ctx); err != nil {
+		return err
+	}
+	if err := n.openMirror(ctx); err != nil {
+		return err
+	}
+	if err := n.rebuild(n.pastUnknown(ctx)); err != nil {
+		return err
+	}
+	return n.listen(ctx)
+}
+
+func randomBoot() (uint64, error) {
+	for {
+		var b [8]byte
+		if _, err := rand.Read(b[:]); err != nil {
+			return 0, errors.Wrap(err, "draw a boot number")
+		}
+		if v := binary.LittleEndian.Uint64(b[:]); v != 0 {
+			return v, nil
+		}
+	}
+}
+
+func (n *Node) openLog(ctx context.Context) error {
+	l, rec, err := store.Open(ctx, n.cfg.LogDir(), store.Options{
+		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.out.advance, Socket: n.cfg.SocketPath(), Logger: n.log,
+	})
+	if err != nil {
+		return errors.Wrapf(err, "open log %s", n.cfg.LogDir())
+	}
+	n.store = l
+	n.out.durable.Store(l.Durable())
+	if rec != nil && rec.HeadAhead {
+		n.log.Warn("the log is behind its head file", "last_seq", rec.LastSeq, "head_seq", rec.HeadSeq)
+	}
+	return nil
+}
+
+// bind takes the control sockets of the local ranks.
+func (n *Node) bind() error {
+	z, err := newZMQ()
+	if err != nil {
+		return err
+	}
+	n.zmq = z
+	for range n.cfg.Ranks {
+		r, err := n.zmq.Listen(n.cfg.Listen)
+		if err != nil {
+			return err
+		}
+		n.pull = append(n.pull, r)
+		at := net.JoinHostPort(n.cfg.advertised(), strconv.Itoa(r.Port()))
+		if a, err := netip.ParseAddrPort(at); err == nil {
+			at = a.String()
+		}
+		n.addresses = append(n.addresses, at)
+	}
+	side, gone := toPrefill, func(string) {}
+	if n.cfg.Role == "prefill" {
+		side, gone = toDecode, func(a string) { n.loop.tell(projector.GateClosed{Address: a}) }
+	}
+	n.senders = newSenders(n.zmq, side, gone, n.log)
+	return nil
+}
+
+func (n *Node) rankAddress(rank int) string {
+	if rank < 0 || rank >= len(n.addresses) {
+		return ""
+	}
+	return n.addresses[rank]
+}
+
+// rebuild folds the whole log and begins this life. The loop does not run yet.
+func (n *Node) rebuild(unknown []string) error {
+	m := projector.New(n.projectorConfig())
+	var last uint64
+	foreign := map[uint64]foreignLease{}
+	const page = 4096
+	for from := max(n.store.First(), 1); from <= n.store.Durable(); {
+		evs, err := n.store.ReadFrom(from, page)
+		if err != nil {
+			return errors.Wrapf(err, "read log from record %d", from)
+		}
+		if len(evs) == 0 {
+			return errors.Newf("read log from record %d: nothing there, the log ends at %d", from, n.store.Durable())
+		}
+		for _, e := range evs {
+			m.Apply(e)
+			last = max(last, deadlineClock(e))
+			noteForeign(foreign, e)
+		}
+		from = evs[len(evs)-1].Seq + 1
+	}
+	if n.receive != nil {
+		for id, f := range foreign {
+			n.receive.foreign(id, f.room, f.seq)
+		}
+	}
+	n.loop = &loop{
+		m: m, log: n.store, clock: startClock(last), out: n.out, seq: n.store.Appended(),
+		fail: n.fail, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	id := n.store.LogID()
+	start := projector.Start{Boot: n.boot, Incarnation: n.store.Incarnation(), LogID: id[:], UnknownPast: unknown != nil, AskPeers: unknown}
+	if n.store.Appended() == 0 {
+		start.GenerationBase = uint64(time.Now().Unix()) << 24 //nolint:gosec // events.md, identity
+	}
+	var b batch
+	n.loop.decide(&b, start, nil, false)
+	if err := n.store.Append(b.evs, b.class); err != nil {
+		return errors.Wrap(err, "record the start")
+	}
+	b.evs = nil
+	n.loop.flush(&b)
+	n.logSince = m.LogSince()
+	return nil
+}
+
+type foreignLease struct{ room, seq uint64 }
+
+// noteForeign follows publishes to peers that are not pdlog, of all lives: no
+// lease was granted for them, so none of them can be fenced by us.
+func noteForeign(open map[uint64]foreignLease, e *events.Event) {
+	switch p := e.Payload.(type) {
+	case *events.Event_PublishStarted:
+		if s := p.PublishStarted; !s.Pdlog && !s.Dummy {
+			open[s.Lease] = foreignLease{room: e.Room, seq: e.RoomSeq}
+		}
+	case *events.Event_Released:
+		for id, f := range open {
+			if f.seq == e.RoomSeq {
+				delete(open, id)
+			}
+		}
+	}
+}
+
+func (n *Node) projectorConfig() projector.Config {
+	c := projector.Config{
+		Node: n.cfg.Node, Role: n.cfg.role(), Version: Version, Dialect: n.cfg.Dialect, Provider: n.cfg.providerName(),
+		PageSize: n.cfg.PageSize, Policy: n.cfg.policy(),
+		AckTimeout: n.cfg.AckTimeout, AbortRetry: n.cfg.AbortRetry, BootstrapTimeout: n.cfg.BootstrapTimeout,
+		WaitingTimeout: n.cfg.WaitingTimeout, TransferTimeout: n.cfg.TransferTimeout,
+		AllowWeak: n.cfg.WeakPeers == "allow",
+	}
+	if n.cfg.Role == "decode" {
+		c.Pages, c.AuxRows = n.cfg.Pages, n.cfg.AuxRows
+	}
+	for i, at := range n.addresses {
+		c.Ranks = append(c.Ranks, projector.LocalRank{Address: at, WireID: uint32(i)}) //nolint:gosec // ranks
+	}
+	return c
+}
+
+// hlcNow is a clock value for a message that follows from no event.
+func (n *Node) hlcNow() uint64 {
+	return uint64(events.MakeHLC(n.loop.clock.now().Wall, 0))
+}
+
+// pause waits, unless the node ends first.
+func (n *Node) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-n.life.Done():
+		return false
+	}
+}

@@ -1,0 +1,103 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pdlog/pdlog/projector"
+	"github.com/pdlog/pdlog/store/mirror"
+)
+
+// pastTime bounds the question to the mirror at a start. A broker that does not
+// answer does not hold the node up: the mirror itself notices later that it is
+// ahead (mirror.ErrMirrorAhead).
+const pastTime = 2 * time.Second
+
+// pastUnknown asks the mirror what it remembers of this node: another log, or
+// more of this one than is here, means that the log's past was lost (events.md,
+// unknown past). nil: the past is known; else the prefill nodes to be asked.
+func (n *Node) pastUnknown(ctx context.Context) []string {
+	if n.mirror == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, pastTime)
+	defer cancel()
+	nc, err := nats.Connect(n.mirror.address, nats.Name("pdlog start "+n.cfg.Node), nats.Timeout(pastTime), nats.NoReconnect())
+	if err != nil {
+		n.log.Warn("the mirror cannot be asked for this node's past", "err", err)
+		return nil
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil
+	}
+	s, err := js.Stream(ctx, mirror.StreamLog)
+	if err != nil {
+		return nil // there is none yet: nothing was ever mirrored
+	}
+	last, err := s.GetLastMsgForSubject(ctx, mirror.SubjectLog(n.cfg.NATS.Cluster, n.cfg.Node))
+	if err != nil {
+		return nil // nobody of this name
+	}
+	seq, err := strconv.ParseUint(last.Header.Get(mirror.HeaderLastSeq), 10, 64)
+	id := last.Header.Get(mirror.HeaderLogID)
+	if err == nil && id == n.store.LogID().String() && seq <= n.store.Appended() {
+		return nil
+	}
+	n.log.Error("the mirror remembers more of this node than its log: its past is unknown",
+		"mirror_log", id, "mirror_seq", seq, "log", n.store.LogID().String(), "log_seq", n.store.Appended())
+	return n.askable(ctx)
+}
+
+// askable names the configured prefill nodes, by their bootstrap address while
+// they do not answer. It is not nil.
+func (n *Node) askable(ctx context.Context) []string {
+	names := []string{}
+	for _, addr := range n.cfg.Peers {
+		name := addr
+		if info, ok, err := n.client.Discover(ctx, addr); err == nil && ok {
+			name = info.Node
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// askPast asks a prefill node what is outstanding to earlier lives of this one,
+// until it says nothing, or ack_timeout has passed since its first answer: what
+// is open then may end by itself no more (wire.md 9.2).
+func (n *Node) askPast(name string) {
+	wait := discoverFirst
+	var first time.Time
+	for {
+		addr := n.peers.addressOf(name)
+		if addr == "" && slices.Contains(n.cfg.Peers, name) {
+			addr = name
+		}
+		if addr != "" {
+			a, err := n.client.Outstanding(n.life, addr, n.cfg.Node, n.boot)
+			switch {
+			case err == nil && first.IsZero():
+				first = time.Now()
+			case err != nil && n.life.Err() == nil:
+				n.log.Debug("the past is not settled yet", "peer", name, "err", err)
+			}
+			if err == nil && (a.Open == 0 || time.Since(first) > n.cfg.AckTimeout) {
+				n.loop.tell(projector.PastAnswer{Node: name, Answered: true, Known: a.Known, Open: a.Open})
+				return
+			}
+		}
+		if !n.pause(wait) {
+			return
+		}
+		wait = min(2*wait, discoverMax)
+	}
+}

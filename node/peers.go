@@ -1,0 +1,309 @@
+package node
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/errors"
+
+	"github.com/pdlog/pdlog/backends/bootstrap"
+	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/projector"
+)
+
+const (
+	discoverFirst = 50 * time.Millisecond // between attempts to a prefill that is not up yet, doubling
+	discoverMax   = 5 * time.Second
+	discoverAgain = 60 * time.Second // of a peer that is not pdlog: an upgrade is noticed (wire.md 9.2)
+)
+
+// prefill is a prefill node as this decode node has found it.
+type prefill struct {
+	bootstrap string
+	topology  topology
+	seen      projector.PeerDiscovered
+	ext       map[string]bool // addresses that read our extension (wire.md 9.1)
+	told      map[string]bool // addresses that have our registration of this life
+}
+
+// peerTable finds the configured prefill nodes, keeps asking whether they live,
+// and registers with their ranks.
+type peerTable struct {
+	ask    *bootstrap.Client
+	cfg    *Config
+	fence  events.FenceKind // what the provider proves of a pdlog peer
+	tell   func(projector.Command)
+	greet  func(address string, ext bool) // queues our registrations to a rank
+	memory func() bool                    // all local memory is there
+
+	mu     sync.Mutex
+	byNode map[string]*prefill
+	pokes  map[string]chan struct{} // by bootstrap address
+	wg     sync.WaitGroup
+}
+
+func newPeerTable(cfg *Config, ask *bootstrap.Client, tell func(projector.Command)) *peerTable {
+	return &peerTable{
+		cfg: cfg, ask: ask, tell: tell,
+		byNode: map[string]*prefill{}, pokes: map[string]chan struct{}{},
+	}
+}
+
+// start follows every configured prefill until ctx ends.
+func (t *peerTable) start(ctx context.Context) {
+	for _, addr := range t.cfg.Peers {
+		poke := make(chan struct{}, 1)
+		t.mu.Lock()
+		if t.pokes[addr] != nil {
+			t.mu.Unlock()
+			continue
+		}
+		t.pokes[addr] = poke
+		t.mu.Unlock()
+		t.wg.Go(func() { t.follow(ctx, addr, poke) })
+	}
+}
+
+func (t *peerTable) wait() { t.wg.Wait() }
+
+// follow discovers one prefill, then probes it at every heartbeat.
+func (t *peerTable) follow(ctx context.Context, addr string, poke <-chan struct{}) {
+	var cur *prefill
+	wait := discoverFirst
+	var asked time.Time
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		again := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-poke:
+			again = true
+		case <-timer.C:
+		}
+		switch {
+		case cur == nil:
+			if cur = t.discover(ctx, addr); cur != nil {
+				asked = time.Now()
+			}
+		case again || !cur.seen.PDLog && time.Since(asked) > discoverAgain:
+			if p := t.discover(ctx, addr); p != nil {
+				cur, asked = p, time.Now()
+			}
+		default:
+			cur = t.probe(ctx, cur)
+		}
+		if cur != nil {
+			timer.Reset(t.cfg.Heartbeat)
+			continue
+		}
+		timer.Reset(wait)
+		wait = min(2*wait, discoverMax)
+	}
+}
+
+// probe asks whether the peer lives, and a pdlog peer whether it is still the
+// same life.
+func (t *peerTable) probe(ctx context.Context, p *prefill) *prefill {
+	node := p.seen.Node
+	if p.seen.PDLog {
+		info, ok, err := t.ask.Discover(ctx, p.bootstrap)
+		if err == nil && ok && info.Boot == p.seen.Boot && info.Node == node {
+			t.tell(projector.Heartbeat{Node: node, OK: true})
+			return p
+		}
+		if err == nil && ok { // another life, or another node
+			if q := t.discover(ctx, p.bootstrap); q != nil {
+				return q
+			}
+		}
+	}
+	alive := t.ask.Health(ctx, p.bootstrap)
+	if ctx.Err() == nil {
+		t.tell(projector.Heartbeat{Node: node, OK: alive})
+	}
+	if alive && p.seen.PDLog {
+		if q := t.discover(ctx, p.bootstrap); q != nil {
+			return q
+		}
+	}
+	return p
+}
+
+// discover asks a prefill who it is, registers with its ranks and tells the
+// core. nil: there is no answer that can be used yet.
+func (t *peerTable) discover(ctx context.Context, addr string) *prefill {
+	info, isPDLog, err := t.ask.Discover(ctx, addr)
+	if err != nil {
+		return nil
+	}
+	topo, err := t.ask.Topology(ctx, addr, bootstrap.Local{PageSize: t.cfg.PageSize, KVCacheDType: t.cfg.DType})
+	var refused *bootstrap.RefusedError
+	if err != nil && !errors.As(err, &refused) {
+		return nil
+	}
+	p := &prefill{
+		bootstrap: addr, ext: map[string]bool{}, told: map[string]bool{},
+		topology: topology{tp: max(topo.AttnTPSize, 1), cp: max(topo.AttnCPSize, 1), pp: max(topo.PPSize, 1), allCP: topo.EnableDSACacheLayerSplit},
+		seen: projector.PeerDiscovered{
+			Node: addr, PageSize: uint64(topo.PageSize), DType: topo.KVCacheDType, //nolint:gosec // positive
+			Form: events.AckForm_ACK_FORM_V2, Fence: events.FenceKind_FENCE_KIND_NONE,
+		},
+	}
+	var ranks []bootstrap.Rank
+	if isPDLog {
+		p.seen.Node, p.seen.PDLog = info.Node, true
+		p.seen.Boot, p.seen.Incarnation = info.Boot, info.Incarnation
+		p.seen.LogSince, p.seen.LogID = info.LogSince, info.LogID
+		p.seen.Form, p.seen.Fence = events.AckForm_ACK_FORM_V3, t.fence
+		ranks = info.Ranks
+	}
+	switch {
+	case refused != nil:
+		p.seen.Incompatible = refused.Error()
+	case !isPDLog:
+		if ranks, err = t.allRanks(ctx, addr, p.topology); err != nil {
+			return nil
+		}
+	}
+	for _, r := range ranks {
+		id := p.topology.unique(r.TP, r.PP, r.CP)
+		at := rankAddress(r)
+		p.seen.Ranks = append(p.seen.Ranks, projector.PeerRank{
+			Rank: projector.MakeRank(p.seen.Node, id), Address: at, WireID: uint32(id), //nolint:gosec // ranks
+		})
+		p.ext[at] = isPDLog && info.Speaks(bootstrap.FeaturePDX1)
+	}
+	t.adopt(p)
+	return p
+}
+
+func (t *peerTable) allRanks(ctx context.Context, addr string, tp topology) ([]bootstrap.Rank, error) {
+	var out []bootstrap.Rank
+	for i := range tp.tp {
+		for j := range tp.pp {
+			for k := range tp.cp {
+				r, err := t.ask.Rank(ctx, addr, 0, k, i, j)
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, r)
+			}
+		}
+	}
+	return out, nil
+}
+
+// adopt makes p the present state of its node. Its ranks have our registration
+// in their queues before the core can send them metadata.
+func (t *peerTable) adopt(p *prefill) {
+	t.mu.Lock()
+	if old := t.byNode[p.seen.Node]; old != nil && old.seen.Boot == p.seen.Boot {
+		p.told = old.told
+	}
+	for name, old := range t.byNode {
+		if old.bootstrap == p.bootstrap && name != p.seen.Node {
+			delete(t.byNode, name) // another node answers at this address now
+		}
+	}
+	t.byNode[p.seen.Node] = p
+	t.register(p)
+	t.mu.Unlock()
+	t.tell(p.seen)
+}
+
+// register queues our registration for ranks that do not have it; the lock is
+// held.
+func (t *peerTable) register(p *prefill) {
+	if !t.memory() || p.seen.Incompatible != "" {
+		return
+	}
+	for _, r := range p.seen.Ranks {
+		if !p.told[r.Address] {
+			p.told[r.Address] = true
+			t.greet(r.Address, p.ext[r.Address])
+		}
+	}
+}
+
+// memoryChanged registers with every known peer, anew.
+func (t *peerTable) memoryChanged() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.byNode {
+		p.told = map[string]bool{}
+		t.register(p)
+	}
+}
+
+// boot is the life of a node that was seen last, 0 if it is not pdlog.
+func (t *peerTable) boot(node string) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.byNode[node]; p != nil {
+		return p.seen.Boot
+	}
+	return 0
+}
+
+// find resolves a node name or a bootstrap address.
+func (t *peerTable) find(name string) (node string, tp topology, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.byNode[name]; p != nil {
+		return name, p.topology, true
+	}
+	for node, p := range t.byNode {
+		if p.bootstrap == name {
+			return node, p.topology, true
+		}
+	}
+	return "", topology{}, false
+}
+
+// only is the one known prefill node, if there is just one.
+func (t *peerTable) only() (name string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for n := range t.byNode {
+		name = n
+	}
+	return name, len(t.byNode) == 1
+}
+
+// addressOf is the bootstrap address of a node.
+func (t *peerTable) addressOf(node string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.byNode[node]; p != nil {
+		return p.bootstrap
+	}
+	return ""
+}
+
+// rediscover asks a node again who it is, soon.
+func (t *peerTable) rediscover(node string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.byNode[node]
+	if p == nil {
+		return
+	}
+	select {
+	case t.pokes[p.bootstrap] <- struct{}{}:
+	default:
+	}
+}
+
+// rankAddress is a rank's control address in its one text form.
+func rankAddress(r bootstrap.Rank) string {
+	if a := r.AddrPort(); a.IsValid() {
+		return netip.AddrPortFrom(a.Addr(), a.Port()).String()
+	}
+	return net.JoinHostPort(r.IP, strconv.Itoa(int(r.Port)))
+}

@@ -1,0 +1,102 @@
+package node
+
+import (
+	"context"
+	"net"
+	"strconv"
+
+	"github.com/cockroachdb/errors"
+
+	"github.com/pdlog/pdlog/backends/bootstrap"
+	"github.com/pdlog/pdlog/projector"
+	"github.com/pdlog/pdlog/rdma"
+	"github.com/pdlog/pdlog/rdma/fault"
+	"github.com/pdlog/pdlog/rdma/tcp"
+)
+
+// providerName resolves auto: tcp is the one that works between any two hosts.
+func (c *Config) providerName() string {
+	if c.RDMA.Provider == "auto" {
+		return tcp.Name
+	}
+	return c.RDMA.Provider
+}
+
+// openPlanes opens the data plane: decode listens and grants, prefill posts.
+func (n *Node) openPlanes(ctx context.Context) error {
+	var provider rdma.Provider = tcp.Provider{}
+	cfg := rdma.Config{Self: peerName(n.cfg.Node, n.boot), Conns: n.cfg.RDMA.Conns}
+	if n.cfg.Role == "decode" {
+		n.receive = newReceivePlane(n.memory, func(c projector.Command) { n.loop.tell(c) })
+		n.receive.host = n.cfg.advertised()
+		cfg.Listen = net.JoinHostPort(n.cfg.Listen, "0")
+		cfg.OnNotif = n.receive.hear
+	} else {
+		spec, err := fault.ParseSpec(n.cfg.RDMA.Fault)
+		if err != nil {
+			return badKey("rdma.fault", "%v", err)
+		}
+		if len(spec.Rules) > 0 {
+			provider = fault.New(provider, spec, uint64(n.cfg.RDMA.FaultSeed)) //nolint:gosec // any number
+		}
+		n.post = newPostPlane(n.memory, n.shapes, func(c projector.Command) { n.loop.tell(c) }, n.log)
+		cfg.OnCompletion = n.post.complete
+	}
+	d, err := provider.Open(ctx, cfg)
+	if err != nil {
+		return errors.Wrapf(err, "open rdma provider %s", provider.Name())
+	}
+	n.domain = d
+	if n.receive != nil {
+		n.receive.domain = d
+		n.client = bootstrap.NewClient(bootstrap.ClientConfig{Log: n.log})
+		n.peers = newPeerTable(&n.cfg, n.client, func(c projector.Command) { n.loop.tell(c) })
+		n.peers.fence = fenceKind(d.Caps().Fence)
+		n.peers.memory = n.memory.ready
+		n.peers.greet = n.greet
+	} else {
+		n.post.domain = d
+	}
+	return nil
+}
+
+// openBootstrap makes the prefill's bootstrap server, which knows its own ranks
+// from the beginning.
+func (n *Node) openBootstrap() (*bootstrap.Server, error) {
+	id := n.store.LogID()
+	ranks := make([]bootstrap.Rank, len(n.addresses))
+	for i, at := range n.addresses {
+		host, port, err := splitAddress(at)
+		if err != nil {
+			return nil, err
+		}
+		ranks[i] = bootstrap.Rank{TP: i, IP: host, Port: port}
+	}
+	s, err := bootstrap.New(bootstrap.Config{
+		Node: n.cfg.Node, Boot: n.boot, Incarnation: n.store.Incarnation(), Version: Version,
+		LogSince: func() uint64 { return n.logSince }, LogID: id[:], Extension: true,
+		OwnRanks: func() []bootstrap.Rank { return ranks }, Outstanding: n.outstanding, Log: n.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range ranks {
+		err := s.Register(bootstrap.Registration{
+			AttnTPSize: n.cfg.Ranks, AttnTPRank: i, AttnCPSize: 1, AttnDPSize: 1, PPSize: 1, SystemDPSize: 1,
+			RankIP: r.IP, RankPort: r.Port, PageSize: n.cfg.PageSize, KVCacheDType: n.cfg.DType,
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func splitAddress(at string) (host string, port uint16, err error) {
+	h, p, err := net.SplitHostPort(at)
+	if err != nil {
+		return "", 0, errors.Wrapf(err, "address %q", at)
+	}
+	v, err := strconv.ParseUint(p, 10, 16)
+	return h, uint16(v), errors.Wrapf(err, "address %q", at)
+}

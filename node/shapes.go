@@ -1,0 +1,67 @@
+package node
+
+import (
+	"sync"
+
+	"github.com/cockroachdb/errors"
+)
+
+// shape is the geometry of a decode rank's memory, from its registration
+// (wire.md 1.2, 5).
+type shape struct {
+	pageBytes uint64
+	ranks     int // attention TP size of the decode side
+	rank      int
+}
+
+// shapes knows them by control address.
+type shapes struct {
+	ranks int // our own
+
+	mu     sync.RWMutex
+	byAddr map[string]shape
+}
+
+func newShapes(ranks int) *shapes { return &shapes{ranks: ranks, byAddr: map[string]shape{}} }
+
+// maxShapes bounds what strangers can make us remember.
+const maxShapes = 1 << 16
+
+func (s *shapes) put(address string, sh shape) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.byAddr[address]; !known && len(s.byAddr) >= maxShapes {
+		for a := range s.byAddr { // any one: a live one registers again when it fails
+			delete(s.byAddr, a)
+			break
+		}
+	}
+	s.byAddr[address] = sh
+}
+
+// pageCut is the part of a page that one rank writes: srcLen bytes from srcOff
+// of its own page to dstOff of the destination's page of dstPage bytes.
+type pageCut struct {
+	srcOff, srcLen  uint64
+	dstOff, dstPage uint64
+}
+
+// cut: equal pages go whole. With more ranks on our side, each of ours holds a
+// share of the other's page, in rank order; with more on theirs, each of theirs
+// takes its share of ours.
+func (s *shapes) cut(address string, page uint64, ours, theirs int) (pageCut, error) {
+	s.mu.RLock()
+	sh, ok := s.byAddr[address]
+	s.mu.RUnlock()
+	switch {
+	case !ok || sh.pageBytes == 0 || sh.pageBytes == page:
+		return pageCut{srcLen: page, dstPage: page}, nil
+	case sh.pageBytes > page && sh.pageBytes%page == 0:
+		k := sh.pageBytes / page
+		return pageCut{srcLen: page, dstOff: uint64(ours) % k * page, dstPage: sh.pageBytes}, nil //nolint:gosec // ranks
+	case sh.pageBytes < page && page%sh.pageBytes == 0:
+		k := page / sh.pageBytes
+		return pageCut{srcOff: uint64(theirs) % k * sh.pageBytes, srcLen: sh.pageBytes, dstPage: sh.pageBytes}, nil //nolint:gosec // ranks
+	}
+	return pageCut{}, errors.Newf("pages of %d bytes do not fit pages of %d bytes at %s", page, sh.pageBytes, address)
+}
