@@ -44,9 +44,9 @@ func wireDecode(in *bufio.Reader, out *bufio.Writer) error {
 		}
 		last := err != nil
 		if len(bytes.Trim(line, " \t\r\n")) > 0 {
-			answer, err := DecodeLine(line)
-			if err != nil {
-				return &LineError{Line: n, Err: err}
+			answer, bad := DecodeLine(line)
+			if bad != nil {
+				return &LineError{Line: n, Err: bad}
 			}
 			if _, err := out.Write(append(answer, '\n')); err != nil {
 				return fmt.Errorf("write answer to line %d: %w", n, err)

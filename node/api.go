@@ -201,6 +201,9 @@ func (e *engine) SendChunk(ctx context.Context, req *connect.Request[enginepb.Se
 	for _, to := range q.To {
 		cmd.To = append(cmd.To, projector.RankID(to))
 	}
+	if m := e.n.memory.rank(int(q.Rank)); m != nil {
+		cmd.Bytes = uint64(max(len(q.Pages), int(q.Count))) * m.pageBytes
+	}
 	if q.Last {
 		e.n.post.sourceAux(q.Room, int(q.Rank), q.SourceAux)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
 )
 
@@ -80,7 +81,7 @@ func (n *Node) engineLost() {
 			case prefill && (v.State == "succeeded" || v.State == "failed"):
 				cmds = append(cmds, projector.ClearRoom{Room: v.Room})
 			case v.State != "held" && v.State != "quarantined":
-				cmds = append(cmds, projector.AbortRoom{Room: v.Room, Reason: "the engine went away"})
+				cmds = append(cmds, projector.AbortRoom{Room: v.Room, Reason: "the engine went away", Cause: events.AbortCause_ABORT_CAUSE_ENGINE_LOST})
 			}
 		}
 	})

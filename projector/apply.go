@@ -197,11 +197,11 @@ func (m *Machine) applyDecode(e *events.Event) {
 		s := p.StatusReceived
 		if s.Counted && s.Status == events.TerminalStatus_TERMINAL_STATUS_SUCCESS {
 			if pr := r.pair(RankID(e.Rank), RankID(s.To)); pr != nil {
-				pr.Succeeded = true
+				pr.Succeeded, pr.SuccessAt = true, e.Seq
 			}
 		}
 	case *events.Event_CoverageCompleted:
-		r.Covered = true
+		r.Covered, r.CoveredAt = true, e.Seq
 	case *events.Event_RoomSucceeded:
 		r.Outcome = OutcomeSucceeded
 	case *events.Event_RoomFailed:

@@ -165,10 +165,11 @@ type PublishResult struct {
 type FinishRoom struct{ Room uint64 }
 
 // AbortRoom: the engine aborts. On decode, of a succeeded room it is a finish;
-// of any other ended room, nothing.
+// of any other ended room, nothing. Cause is CLIENT if it is left out.
 type AbortRoom struct {
 	Room   uint64
 	Reason string
+	Cause  events.AbortCause
 }
 
 // ForceRelease is an operator's forced release (marked unsafe).

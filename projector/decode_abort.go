@@ -316,7 +316,7 @@ func (m *Machine) abortRoom(c AbortRoom) {
 		if reason == "" {
 			reason = "aborted by the engine"
 		}
-		m.fail(r, events.AbortCause_ABORT_CAUSE_CLIENT, reason, m.cfg.Node, nil)
+		m.fail(r, c.cause(), reason, m.cfg.Node, nil)
 	}
 	m.touch(r.Seq)
 }

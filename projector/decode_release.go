@@ -72,16 +72,19 @@ func (m *Machine) release(r *Room, basis events.Basis, unsafe bool) {
 		if p.Publish == PublishNone {
 			continue
 		}
-		ev := p.Evidence
+		ev, at := p.Evidence, p.EvidenceAt
 		if basis == events.Basis_BASIS_SUCCESS {
-			ev = events.Basis_BASIS_SUCCESS
+			ev, at = events.Basis_BASIS_SUCCESS, p.SuccessAt
+			if p.Dummy { // it owes nothing: the coverage by the others stands for it
+				at = r.CoveredAt
+			}
 		}
 		if ev == 0 {
 			rel.Missing = append(rel.Missing, p.proto())
 			continue
 		}
 		rel.Evidence = append(rel.Evidence, &events.Evidence{
-			Rank: string(p.Rank), To: string(p.To), Basis: ev, Proof: p.Proof, Fence: p.FenceProof, Seq: p.EvidenceAt,
+			Rank: string(p.Rank), To: string(p.To), Basis: ev, Proof: p.Proof, Fence: p.FenceProof, Seq: at,
 		})
 	}
 	pairs, seq, room, pages, aux := r.Pairs, r.Seq, r.Room, r.Pages, r.Aux

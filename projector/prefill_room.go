@@ -380,8 +380,15 @@ func (m *Machine) abortPRoom(c AbortRoom) {
 	if reason == "" {
 		reason = "aborted by the engine"
 	}
-	m.failP(r, events.AbortCause_ABORT_CAUSE_CLIENT, reason, m.cfg.Node)
+	m.failP(r, c.cause(), reason, m.cfg.Node)
 	m.settleP(r)
+}
+
+func (c AbortRoom) cause() events.AbortCause {
+	if c.Cause != 0 {
+		return c.Cause
+	}
+	return events.AbortCause_ABORT_CAUSE_CLIENT
 }
 
 // clear: the engine forgets the room. Writes and ACK targets do not go with it

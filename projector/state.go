@@ -113,6 +113,7 @@ type Room struct {
 	TimedOut    bool
 	Quarantined bool
 	Covered     bool
+	CoveredAt   uint64 // seq of CoverageCompleted
 	Finished    bool
 	RequestID   string
 	TraceID     string
@@ -142,7 +143,8 @@ type Pair struct {
 	bits      []uint64 // landed pages, by place in the room's list
 	landed    int
 	AuxLanded bool
-	Succeeded bool // reported success
+	Succeeded bool   // reported success
+	SuccessAt uint64 // seq of that report
 
 	Evidence   events.Basis
 	Proof      events.Proof

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -104,7 +105,7 @@ func pregrow(path string, size int64) error {
 		return errors.Wrap(err, "grow segment")
 	}
 	err = func() error {
-		end, err := f.Seek(0, os.SEEK_END)
+		end, err := f.Seek(0, io.SeekEnd)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -132,9 +133,9 @@ func (in *inbound) step(fd uintptr) bool {
 	for in.err == nil {
 		n, err := in.readOnce(int(fd)) //nolint:gosec // file descriptors are small
 		switch {
-		case err == unix.EINTR:
+		case errors.Is(err, unix.EINTR):
 			continue
-		case err == unix.EAGAIN:
+		case errors.Is(err, unix.EAGAIN):
 			in.drained = true
 			return in.held > 0
 		case err != nil:
@@ -161,7 +162,7 @@ func (in *inbound) readOnce(fd int) (int, error) {
 		if in.lease.enter() {
 			n, err := in.readv(fd, in.dst[:min(in.rest, maxCopy)])
 			in.lease.leave()
-			if err != unix.EFAULT {
+			if !errors.Is(err, unix.EFAULT) {
 				return n, err
 			}
 			in.refuse(rdma.RefusedMemory)

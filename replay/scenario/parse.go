@@ -268,7 +268,6 @@ type shape struct {
 	required string
 	optional string
 	flags    string
-	tail     []string // for the last word, instead of a node
 }
 
 var shapes = map[string]shape{

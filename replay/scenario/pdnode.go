@@ -39,7 +39,6 @@ type pdNode struct {
 	ticks     map[time.Duration]bool
 	leases    map[uint64]*lease
 	failAfter map[uint64]int
-	refused   *projector.Refusal
 }
 
 // lease is one pair's permission to write into this node's memory.

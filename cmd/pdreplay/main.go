@@ -1,0 +1,13 @@
+// Command pdreplay answers questions about the past: it reads the event logs
+// that pdnode daemons keep.
+package main
+
+import (
+	"os"
+
+	"github.com/pdlog/pdlog/cmd/pdreplay/internal/cli"
+)
+
+func main() {
+	os.Exit(cli.Main(os.Args[1:], cli.System()))
+}
