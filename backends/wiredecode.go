@@ -39,10 +39,10 @@ func WireDecode(r io.Reader, w io.Writer) error {
 func wireDecode(in *bufio.Reader, out *bufio.Writer) error {
 	for n := 1; ; n++ {
 		line, err := in.ReadBytes('\n')
-		if err != nil && !errors.Is(err, io.EOF) {
+		last := errors.Is(err, io.EOF)
+		if err != nil && !last {
 			return fmt.Errorf("read line %d: %w", n, err)
 		}
-		last := err != nil
 		if len(bytes.Trim(line, " \t\r\n")) > 0 {
 			answer, bad := DecodeLine(line)
 			if bad != nil {

@@ -237,6 +237,7 @@ func (w *writer) seal(tag rdma.Tag) {
 	w.mu.Unlock()
 	if ep != nil && open {
 		ep.Seal(tag)
+		ep.Cancel(tag) // what has not left need not: the pages come free sooner
 	}
 	w.poke() // queued jobs of it fail
 }

@@ -5,8 +5,8 @@ type NotifKind uint8
 
 // The kinds of notifs.
 const (
-	// WriteLanded: all writes of a transfer are in memory. It can be told
-	// after a Revoke that came later than the last byte.
+	// WriteLanded: all writes of a transfer are in memory. It is told before a
+	// Revoke that came later than the last byte returns.
 	WriteLanded NotifKind = iota + 1
 	// LateWriteRefused: at least one write of a transfer was thrown away,
 	// wholly or from some byte on. Ranges are those writes.

@@ -142,6 +142,9 @@ type Endpoint interface {
 	// With the context's error the report is how it stands. Errors:
 	// ErrNotSealed.
 	Drain(ctx context.Context, t Tag) (DrainReport, error)
+	// Cancel takes back what of the tag is queued and has not begun to leave:
+	// each is reported Failed and proven. What has begun to leave goes on.
+	Cancel(t Tag)
 	// Abort brings the tag's open transfers to an end by force: what has not
 	// left is Failed and proven, what has is Uncertain. It does not Seal.
 	Abort(t Tag) error

@@ -237,6 +237,21 @@ func (e *endpoint) Forget(t rdma.Tag) error {
 	return err
 }
 
+// Cancel takes back what was delayed, which has never left, and what the inner
+// provider has queued.
+func (e *endpoint) Cancel(t rdma.Tag) {
+	e.mu.Lock()
+	for f := range e.held {
+		if f.batch.Tag == t && !f.uncertain && f.kind == Delay {
+			e.takeBack(f)
+			e.ledger.Report(f.completion(rdma.Failed, 0, rdma.ErrAborted), true)
+		}
+	}
+	e.mu.Unlock()
+	e.ledger.Flush()
+	e.inner.Cancel(t)
+}
+
 // Abort ends what is open. What hangs is uncertain for ever; what was delayed
 // has never left; what is late is on its way and lands in spite of it.
 func (e *endpoint) Abort(t rdma.Tag) error {

@@ -182,6 +182,16 @@ func (e *endpoint) Abort(t rdma.Tag) error {
 	return nil
 }
 
+// Cancel takes queued transfers back; those that have begun to leave go on.
+func (e *endpoint) Cancel(t rdma.Tag) {
+	e.mu.Lock()
+	for _, o := range e.conns {
+		o.cancel(t)
+	}
+	e.mu.Unlock()
+	e.ledger.Flush()
+}
+
 func (e *endpoint) Done() <-chan struct{} { return e.done }
 
 func (e *endpoint) Err() error {

@@ -47,6 +47,7 @@ type inbound struct {
 	x       inTransfer
 	lastSeq uint64
 
+	owed      []*lease // whose last frames are placed and not told of yet
 	notifs    []rdma.Notif
 	replies   []byte
 	acked     uint64 // highest seq that is to be acknowledged, 0 if none
@@ -161,6 +162,10 @@ func (in *inbound) readOnce(fd int) (int, error) {
 	if in.dst != nil {
 		if in.lease.enter() {
 			n, err := in.readv(fd, in.dst[:min(in.rest, maxCopy)])
+			if err == nil && n >= in.rest && in.h.flags&flagLast != 0 {
+				in.lease.owe()
+				in.owed = append(in.owed, in.lease)
+			}
 			in.lease.leave()
 			if !errors.Is(err, unix.EFAULT) {
 				return n, err
@@ -222,6 +227,11 @@ func (in *inbound) flush() error {
 		in.notifs[i] = rdma.Notif{}
 	}
 	in.notifs = in.notifs[:0]
+	for i, l := range in.owed {
+		l.tell()
+		in.owed[i] = nil
+	}
+	in.owed = in.owed[:0]
 	in.ackUpTo()
 	in.held, in.heldBytes = 0, 0
 	if len(in.replies) == 0 {

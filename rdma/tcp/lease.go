@@ -32,6 +32,8 @@ type lease struct {
 
 	state   atomic.Int64
 	left    chan struct{} // cap 1: the last reader has left a revoked lease
+	owed    atomic.Int64  // transfers that are placed and not told of yet
+	told    chan struct{} // cap 1: owed has come down
 	counted sync.Once     // the region's count of open leases
 }
 
@@ -80,6 +82,9 @@ func (l *lease) Revoke(ctx context.Context) (rdma.Fence, error) {
 		inside = l.state.Load() != revokedBit
 	}
 	took := time.Since(start)
+	if err := l.allTold(ctx); err != nil {
+		return rdma.Fence{}, err
+	}
 	select {
 	case l.left <- struct{}{}: // for another Revoke that waits too
 	default:
@@ -89,6 +94,37 @@ func (l *lease) Revoke(ctx context.Context) (rdma.Fence, error) {
 		l.region.domain.leases.retire(l)
 	})
 	return rdma.Fence{Kind: rdma.FenceReaderStopped, Scope: rdma.ScopeLease, Exact: true, Took: took}, nil
+}
+
+// owe notes a transfer whose last frame has just been placed through the lease.
+// The caller is inside.
+func (l *lease) owe() { l.owed.Add(1) }
+
+// tell is called when the notif of such a transfer has been delivered.
+func (l *lease) tell() {
+	if l.owed.Add(-1) == 0 {
+		select {
+		case l.told <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// allTold waits until what was placed before the revocation is known to the
+// owner: after Revoke no WriteLanded of this lease comes any more.
+func (l *lease) allTold(ctx context.Context) error {
+	for l.owed.Load() > 0 {
+		select {
+		case <-l.told:
+		case <-ctx.Done():
+			return fmt.Errorf("revoke lease of tag %d: its owner has not taken the news of a write: %w", l.tag, ctx.Err())
+		}
+	}
+	select {
+	case l.told <- struct{}{}: // for another Revoke that waits too
+	default:
+	}
+	return nil
 }
 
 // place finds the bytes of the region that a frame may be copied to.

@@ -15,7 +15,7 @@ import (
 
 func newTestLease(tag rdma.Tag) *lease {
 	d := &domain{leases: leaseTable{byKey: make(map[key]*lease)}}
-	l := &lease{tag: tag, id: 1, region: &region{id: 1, domain: d}, left: make(chan struct{}, 1)}
+	l := &lease{tag: tag, id: 1, region: &region{id: 1, domain: d}, left: make(chan struct{}, 1), told: make(chan struct{}, 1)}
 	l.region.leases.Add(1)
 	if err := d.leases.add(l); err != nil {
 		panic(err)
@@ -64,7 +64,7 @@ func TestLateWriteIsNamedUntilItsTombstoneGoes(t *testing.T) {
 		if grave == nil || grave.tag != 1 || grave.enter() {
 			t.Fatalf("after %d later revocations: %+v", i, grave)
 		}
-		l := &lease{tag: 2, region: first.region, left: make(chan struct{}, 1)}
+		l := &lease{tag: 2, region: first.region, left: make(chan struct{}, 1), told: make(chan struct{}, 1)}
 		if err := d.leases.add(l); err != nil {
 			t.Fatal(err)
 		}

@@ -250,6 +250,17 @@ func (o *outbound) ended(t *transfer, s rdma.Status, landed int64, err error) {
 
 // abort ends the transfers of a tag by force. endpoint.mu is held.
 func (o *outbound) abort(tag rdma.Tag) {
+	o.cancel(tag)
+	for _, t := range o.window {
+		if t.tag == tag && !t.uncertain {
+			t.uncertain = true
+			o.e.ledger.Report(t.completion(o.e, rdma.Uncertain, 0, rdma.ErrAborted), false)
+		}
+	}
+}
+
+// cancel takes back what has not begun to leave. endpoint.mu is held.
+func (o *outbound) cancel(tag rdma.Tag) {
 	kept := o.queue[:0]
 	for _, t := range o.queue {
 		if t.tag != tag {
@@ -261,12 +272,6 @@ func (o *outbound) abort(tag rdma.Tag) {
 	}
 	clear(o.queue[len(kept):])
 	o.queue = kept
-	for _, t := range o.window {
-		if t.tag == tag && !t.uncertain {
-			t.uncertain = true
-			o.e.ledger.Report(t.completion(o.e, rdma.Uncertain, 0, rdma.ErrAborted), false)
-		}
-	}
 }
 
 // bury ends what is left of a dead connection. endpoint.mu is held.

@@ -50,7 +50,7 @@ func (r *region) Grant(_ context.Context, g rdma.Grant) (rdma.Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("grant region %d to %s: %w", r.id, g.Peer, err)
 	}
-	l := &lease{tag: g.Tag, peer: g.Peer, id: r.id, region: r, ranges: ranges, left: make(chan struct{}, 1)}
+	l := &lease{tag: g.Tag, peer: g.Peer, id: r.id, region: r, ranges: ranges, left: make(chan struct{}, 1), told: make(chan struct{}, 1)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.gone {
