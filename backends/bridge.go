@@ -61,6 +61,13 @@ func ToCommand(m Message, at projector.RankID, f Frames) projector.Command {
 		return projector.WireStatus{
 			At: at, Room: m.Room, Success: m.Status == PollSuccess, Rank: uint32(m.PrefillRank), Reason: m.Reason, Ext: toExt(m.Ext), //nolint:gosec // decoded >= 0
 		}
+	case *AuxData:
+		if m.BufferIndex < 0 || m.AuxIndex < 0 {
+			return rejected(m.Kind(), "negative index", f)
+		}
+		return projector.AuxArrived{
+			At: at, Room: m.Room, Index: uint32(m.BufferIndex), Row: uint32(m.AuxIndex), Bytes: uint64(len(m.Data)), Data: m.Data, //nolint:gosec // >= 0
+		}
 	case *Malformed:
 		return projector.Rejected{Kind: m.Of.String(), Reason: "malformed: " + m.Reason, First: first(f)}
 	case *Foreign:

@@ -633,6 +633,8 @@ type Event struct {
 	//	*Event_PeerRestartProven
 	//	*Event_RoomFinished
 	//	*Event_PastSettled
+	//	*Event_LocalCopyStarted
+	//	*Event_LocalCopyEnded
 	//	*Event_MetadataReceived
 	//	*Event_ChunkQueued
 	//	*Event_ChunkPosted
@@ -1096,6 +1098,24 @@ func (x *Event) GetPastSettled() *PastSettled {
 	return nil
 }
 
+func (x *Event) GetLocalCopyStarted() *LocalCopyStarted {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_LocalCopyStarted); ok {
+			return x.LocalCopyStarted
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetLocalCopyEnded() *LocalCopyEnded {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_LocalCopyEnded); ok {
+			return x.LocalCopyEnded
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetMetadataReceived() *MetadataReceived {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_MetadataReceived); ok {
@@ -1424,6 +1444,14 @@ type Event_PastSettled struct {
 	PastSettled *PastSettled `protobuf:"bytes,64,opt,name=past_settled,json=pastSettled,proto3,oneof"`
 }
 
+type Event_LocalCopyStarted struct {
+	LocalCopyStarted *LocalCopyStarted `protobuf:"bytes,65,opt,name=local_copy_started,json=localCopyStarted,proto3,oneof"`
+}
+
+type Event_LocalCopyEnded struct {
+	LocalCopyEnded *LocalCopyEnded `protobuf:"bytes,66,opt,name=local_copy_ended,json=localCopyEnded,proto3,oneof"`
+}
+
 type Event_MetadataReceived struct {
 	MetadataReceived *MetadataReceived `protobuf:"bytes,80,opt,name=metadata_received,json=metadataReceived,proto3,oneof"`
 }
@@ -1575,6 +1603,10 @@ func (*Event_PeerRestartProven) isEvent_Payload() {}
 func (*Event_RoomFinished) isEvent_Payload() {}
 
 func (*Event_PastSettled) isEvent_Payload() {}
+
+func (*Event_LocalCopyStarted) isEvent_Payload() {}
+
+func (*Event_LocalCopyEnded) isEvent_Payload() {}
 
 func (*Event_MetadataReceived) isEvent_Payload() {}
 
@@ -4337,6 +4369,160 @@ func (x *RoomFinished) GetReason() string {
 	return ""
 }
 
+// LocalCopyStarted: this node itself copies into a room's memory (AUX_DATA, a
+// staging scatter): a write token like any other (wire.md F22).
+type LocalCopyStarted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         uint64                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	What          string                 `protobuf:"bytes,3,opt,name=what,proto3" json:"what,omitempty"`
+	Index         uint32                 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	Aux           uint32                 `protobuf:"varint,5,opt,name=aux,proto3" json:"aux,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocalCopyStarted) Reset() {
+	*x = LocalCopyStarted{}
+	mi := &file_events_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocalCopyStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocalCopyStarted) ProtoMessage() {}
+
+func (x *LocalCopyStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocalCopyStarted.ProtoReflect.Descriptor instead.
+func (*LocalCopyStarted) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *LocalCopyStarted) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *LocalCopyStarted) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *LocalCopyStarted) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *LocalCopyStarted) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *LocalCopyStarted) GetAux() uint32 {
+	if x != nil {
+		return x.Aux
+	}
+	return 0
+}
+
+func (x *LocalCopyStarted) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type LocalCopyEnded struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         uint64                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	Failed        bool                   `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocalCopyEnded) Reset() {
+	*x = LocalCopyEnded{}
+	mi := &file_events_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocalCopyEnded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocalCopyEnded) ProtoMessage() {}
+
+func (x *LocalCopyEnded) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocalCopyEnded.ProtoReflect.Descriptor instead.
+func (*LocalCopyEnded) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *LocalCopyEnded) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *LocalCopyEnded) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *LocalCopyEnded) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
+}
+
+func (x *LocalCopyEnded) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // PastSettled: a node with an unknown past has learnt that nothing of a peer is
 // outstanding to its earlier lives (events.md).
 type PastSettled struct {
@@ -4350,7 +4536,7 @@ type PastSettled struct {
 
 func (x *PastSettled) Reset() {
 	*x = PastSettled{}
-	mi := &file_events_proto_msgTypes[39]
+	mi := &file_events_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4362,7 +4548,7 @@ func (x *PastSettled) String() string {
 func (*PastSettled) ProtoMessage() {}
 
 func (x *PastSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[39]
+	mi := &file_events_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4375,7 +4561,7 @@ func (x *PastSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PastSettled.ProtoReflect.Descriptor instead.
 func (*PastSettled) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{39}
+	return file_events_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PastSettled) GetPeer() string {
@@ -4420,7 +4606,7 @@ type MetadataReceived struct {
 
 func (x *MetadataReceived) Reset() {
 	*x = MetadataReceived{}
-	mi := &file_events_proto_msgTypes[40]
+	mi := &file_events_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4432,7 +4618,7 @@ func (x *MetadataReceived) String() string {
 func (*MetadataReceived) ProtoMessage() {}
 
 func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[40]
+	mi := &file_events_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4445,7 +4631,7 @@ func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataReceived.ProtoReflect.Descriptor instead.
 func (*MetadataReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{40}
+	return file_events_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *MetadataReceived) GetTo() string {
@@ -4553,7 +4739,7 @@ type WriteKey struct {
 
 func (x *WriteKey) Reset() {
 	*x = WriteKey{}
-	mi := &file_events_proto_msgTypes[41]
+	mi := &file_events_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4565,7 +4751,7 @@ func (x *WriteKey) String() string {
 func (*WriteKey) ProtoMessage() {}
 
 func (x *WriteKey) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[41]
+	mi := &file_events_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4578,7 +4764,7 @@ func (x *WriteKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteKey.ProtoReflect.Descriptor instead.
 func (*WriteKey) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{41}
+	return file_events_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WriteKey) GetKind() uint32 {
@@ -4638,7 +4824,7 @@ type ChunkQueued struct {
 
 func (x *ChunkQueued) Reset() {
 	*x = ChunkQueued{}
-	mi := &file_events_proto_msgTypes[42]
+	mi := &file_events_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4650,7 +4836,7 @@ func (x *ChunkQueued) String() string {
 func (*ChunkQueued) ProtoMessage() {}
 
 func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[42]
+	mi := &file_events_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4663,7 +4849,7 @@ func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkQueued.ProtoReflect.Descriptor instead.
 func (*ChunkQueued) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{42}
+	return file_events_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ChunkQueued) GetChunk() uint32 {
@@ -4730,7 +4916,7 @@ type ChunkPosted struct {
 
 func (x *ChunkPosted) Reset() {
 	*x = ChunkPosted{}
-	mi := &file_events_proto_msgTypes[43]
+	mi := &file_events_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4742,7 +4928,7 @@ func (x *ChunkPosted) String() string {
 func (*ChunkPosted) ProtoMessage() {}
 
 func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[43]
+	mi := &file_events_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4755,7 +4941,7 @@ func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkPosted.ProtoReflect.Descriptor instead.
 func (*ChunkPosted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{43}
+	return file_events_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ChunkPosted) GetToken() uint64 {
@@ -4819,7 +5005,7 @@ type ChunkCompleted struct {
 
 func (x *ChunkCompleted) Reset() {
 	*x = ChunkCompleted{}
-	mi := &file_events_proto_msgTypes[44]
+	mi := &file_events_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4831,7 +5017,7 @@ func (x *ChunkCompleted) String() string {
 func (*ChunkCompleted) ProtoMessage() {}
 
 func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[44]
+	mi := &file_events_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4844,7 +5030,7 @@ func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkCompleted.ProtoReflect.Descriptor instead.
 func (*ChunkCompleted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{44}
+	return file_events_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ChunkCompleted) GetToken() uint64 {
@@ -4888,7 +5074,7 @@ type ChunkFailed struct {
 
 func (x *ChunkFailed) Reset() {
 	*x = ChunkFailed{}
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4900,7 +5086,7 @@ func (x *ChunkFailed) String() string {
 func (*ChunkFailed) ProtoMessage() {}
 
 func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4913,7 +5099,7 @@ func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFailed.ProtoReflect.Descriptor instead.
 func (*ChunkFailed) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{45}
+	return file_events_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ChunkFailed) GetToken() uint64 {
@@ -4963,7 +5149,7 @@ type ChunkUncertain struct {
 
 func (x *ChunkUncertain) Reset() {
 	*x = ChunkUncertain{}
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4975,7 +5161,7 @@ func (x *ChunkUncertain) String() string {
 func (*ChunkUncertain) ProtoMessage() {}
 
 func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4988,7 +5174,7 @@ func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkUncertain.ProtoReflect.Descriptor instead.
 func (*ChunkUncertain) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{46}
+	return file_events_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ChunkUncertain) GetToken() uint64 {
@@ -5032,7 +5218,7 @@ type ChunkDrained struct {
 
 func (x *ChunkDrained) Reset() {
 	*x = ChunkDrained{}
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5044,7 +5230,7 @@ func (x *ChunkDrained) String() string {
 func (*ChunkDrained) ProtoMessage() {}
 
 func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5057,7 +5243,7 @@ func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkDrained.ProtoReflect.Descriptor instead.
 func (*ChunkDrained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{47}
+	return file_events_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ChunkDrained) GetToken() uint64 {
@@ -5107,7 +5293,7 @@ type ChunkSkipped struct {
 
 func (x *ChunkSkipped) Reset() {
 	*x = ChunkSkipped{}
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5119,7 +5305,7 @@ func (x *ChunkSkipped) String() string {
 func (*ChunkSkipped) ProtoMessage() {}
 
 func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5132,7 +5318,7 @@ func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkSkipped.ProtoReflect.Descriptor instead.
 func (*ChunkSkipped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{48}
+	return file_events_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ChunkSkipped) GetChunk() uint32 {
@@ -5176,7 +5362,7 @@ type StatusSent struct {
 
 func (x *StatusSent) Reset() {
 	*x = StatusSent{}
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5188,7 +5374,7 @@ func (x *StatusSent) String() string {
 func (*StatusSent) ProtoMessage() {}
 
 func (x *StatusSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5201,7 +5387,7 @@ func (x *StatusSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusSent.ProtoReflect.Descriptor instead.
 func (*StatusSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{49}
+	return file_events_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StatusSent) GetTo() string {
@@ -5253,7 +5439,7 @@ type AbortReceived struct {
 
 func (x *AbortReceived) Reset() {
 	*x = AbortReceived{}
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5265,7 +5451,7 @@ func (x *AbortReceived) String() string {
 func (*AbortReceived) ProtoMessage() {}
 
 func (x *AbortReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5278,7 +5464,7 @@ func (x *AbortReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortReceived.ProtoReflect.Descriptor instead.
 func (*AbortReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{50}
+	return file_events_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AbortReceived) GetTo() string {
@@ -5335,7 +5521,7 @@ type AckTargetHeld struct {
 
 func (x *AckTargetHeld) Reset() {
 	*x = AckTargetHeld{}
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5347,7 +5533,7 @@ func (x *AckTargetHeld) String() string {
 func (*AckTargetHeld) ProtoMessage() {}
 
 func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5360,7 +5546,7 @@ func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckTargetHeld.ProtoReflect.Descriptor instead.
 func (*AckTargetHeld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{51}
+	return file_events_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AckTargetHeld) GetTo() string {
@@ -5400,7 +5586,7 @@ type Drained struct {
 
 func (x *Drained) Reset() {
 	*x = Drained{}
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5412,7 +5598,7 @@ func (x *Drained) String() string {
 func (*Drained) ProtoMessage() {}
 
 func (x *Drained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5425,7 +5611,7 @@ func (x *Drained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drained.ProtoReflect.Descriptor instead.
 func (*Drained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{52}
+	return file_events_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Drained) GetWrites() uint64 {
@@ -5449,7 +5635,7 @@ type AckSent struct {
 
 func (x *AckSent) Reset() {
 	*x = AckSent{}
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5461,7 +5647,7 @@ func (x *AckSent) String() string {
 func (*AckSent) ProtoMessage() {}
 
 func (x *AckSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5474,7 +5660,7 @@ func (x *AckSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckSent.ProtoReflect.Descriptor instead.
 func (*AckSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{53}
+	return file_events_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *AckSent) GetTo() string {
@@ -5533,7 +5719,7 @@ type AckWithheld struct {
 
 func (x *AckWithheld) Reset() {
 	*x = AckWithheld{}
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5545,7 +5731,7 @@ func (x *AckWithheld) String() string {
 func (*AckWithheld) ProtoMessage() {}
 
 func (x *AckWithheld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5558,7 +5744,7 @@ func (x *AckWithheld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckWithheld.ProtoReflect.Descriptor instead.
 func (*AckWithheld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{54}
+	return file_events_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AckWithheld) GetTo() string {
@@ -5612,7 +5798,7 @@ type SourceReleased struct {
 
 func (x *SourceReleased) Reset() {
 	*x = SourceReleased{}
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5624,7 +5810,7 @@ func (x *SourceReleased) String() string {
 func (*SourceReleased) ProtoMessage() {}
 
 func (x *SourceReleased) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5637,7 +5823,7 @@ func (x *SourceReleased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceReleased.ProtoReflect.Descriptor instead.
 func (*SourceReleased) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{55}
+	return file_events_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SourceReleased) GetPages() []uint32 {
@@ -5655,7 +5841,7 @@ type RoomCleared struct {
 
 func (x *RoomCleared) Reset() {
 	*x = RoomCleared{}
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5667,7 +5853,7 @@ func (x *RoomCleared) String() string {
 func (*RoomCleared) ProtoMessage() {}
 
 func (x *RoomCleared) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5680,7 +5866,7 @@ func (x *RoomCleared) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomCleared.ProtoReflect.Descriptor instead.
 func (*RoomCleared) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{56}
+	return file_events_proto_rawDescGZIP(), []int{58}
 }
 
 // ReceiptDropped: the oldest receipt went; its decode node's watermark rose.
@@ -5695,7 +5881,7 @@ type ReceiptDropped struct {
 
 func (x *ReceiptDropped) Reset() {
 	*x = ReceiptDropped{}
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5707,7 +5893,7 @@ func (x *ReceiptDropped) String() string {
 func (*ReceiptDropped) ProtoMessage() {}
 
 func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5720,7 +5906,7 @@ func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiptDropped.ProtoReflect.Descriptor instead.
 func (*ReceiptDropped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{57}
+	return file_events_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ReceiptDropped) GetDecodeNode() string {
@@ -5757,7 +5943,7 @@ type MessageRejected struct {
 
 func (x *MessageRejected) Reset() {
 	*x = MessageRejected{}
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5769,7 +5955,7 @@ func (x *MessageRejected) String() string {
 func (*MessageRejected) ProtoMessage() {}
 
 func (x *MessageRejected) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5782,7 +5968,7 @@ func (x *MessageRejected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageRejected.ProtoReflect.Descriptor instead.
 func (*MessageRejected) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{58}
+	return file_events_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *MessageRejected) GetKind() string {
@@ -5829,7 +6015,7 @@ type TimerFired struct {
 
 func (x *TimerFired) Reset() {
 	*x = TimerFired{}
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5841,7 +6027,7 @@ func (x *TimerFired) String() string {
 func (*TimerFired) ProtoMessage() {}
 
 func (x *TimerFired) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5854,7 +6040,7 @@ func (x *TimerFired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimerFired.ProtoReflect.Descriptor instead.
 func (*TimerFired) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{59}
+	return file_events_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *TimerFired) GetTimer() string {
@@ -5874,7 +6060,7 @@ type InvariantViolated struct {
 
 func (x *InvariantViolated) Reset() {
 	*x = InvariantViolated{}
-	mi := &file_events_proto_msgTypes[60]
+	mi := &file_events_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5886,7 +6072,7 @@ func (x *InvariantViolated) String() string {
 func (*InvariantViolated) ProtoMessage() {}
 
 func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[60]
+	mi := &file_events_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5899,7 +6085,7 @@ func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvariantViolated.ProtoReflect.Descriptor instead.
 func (*InvariantViolated) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{60}
+	return file_events_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *InvariantViolated) GetInvariant() string {
@@ -5920,7 +6106,7 @@ var File_events_proto protoreflect.FileDescriptor
 
 const file_events_proto_rawDesc = "" +
 	"\n" +
-	"\fevents.proto\x12\x0fpdlog.events.v1\"\xe4!\n" +
+	"\fevents.proto\x12\x0fpdlog.events.v1\"\x84#\n" +
 	"\x05Event\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x10\n" +
 	"\x03hlc\x18\x02 \x01(\x06R\x03hlc\x12\x12\n" +
@@ -5973,7 +6159,9 @@ const file_events_proto_rawDesc = "" +
 	"\fwrite_landed\x18= \x01(\v2\x1c.pdlog.events.v1.WriteLandedH\x00R\vwriteLanded\x12T\n" +
 	"\x13peer_restart_proven\x18> \x01(\v2\".pdlog.events.v1.PeerRestartProvenH\x00R\x11peerRestartProven\x12D\n" +
 	"\rroom_finished\x18? \x01(\v2\x1d.pdlog.events.v1.RoomFinishedH\x00R\froomFinished\x12A\n" +
-	"\fpast_settled\x18@ \x01(\v2\x1c.pdlog.events.v1.PastSettledH\x00R\vpastSettled\x12P\n" +
+	"\fpast_settled\x18@ \x01(\v2\x1c.pdlog.events.v1.PastSettledH\x00R\vpastSettled\x12Q\n" +
+	"\x12local_copy_started\x18A \x01(\v2!.pdlog.events.v1.LocalCopyStartedH\x00R\x10localCopyStarted\x12K\n" +
+	"\x10local_copy_ended\x18B \x01(\v2\x1f.pdlog.events.v1.LocalCopyEndedH\x00R\x0elocalCopyEnded\x12P\n" +
 	"\x11metadata_received\x18P \x01(\v2!.pdlog.events.v1.MetadataReceivedH\x00R\x10metadataReceived\x12A\n" +
 	"\fchunk_queued\x18Q \x01(\v2\x1c.pdlog.events.v1.ChunkQueuedH\x00R\vchunkQueued\x12A\n" +
 	"\fchunk_posted\x18R \x01(\v2\x1c.pdlog.events.v1.ChunkPostedH\x00R\vchunkPosted\x12J\n" +
@@ -6226,7 +6414,19 @@ const file_events_proto_rawDesc = "" +
 	"\bevidence\x18\x02 \x01(\x0e2\x1a.pdlog.events.v1.FenceKindR\bevidence\x12\x19\n" +
 	"\bold_boot\x18\x03 \x01(\x06R\aoldBoot\"&\n" +
 	"\fRoomFinished\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"o\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x8a\x01\n" +
+	"\x10LocalCopyStarted\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x04R\x05token\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x12\n" +
+	"\x04what\x18\x03 \x01(\tR\x04what\x12\x14\n" +
+	"\x05index\x18\x04 \x01(\rR\x05index\x12\x10\n" +
+	"\x03aux\x18\x05 \x01(\rR\x03aux\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\"f\n" +
+	"\x0eLocalCopyEnded\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x04R\x05token\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x16\n" +
+	"\x06failed\x18\x03 \x01(\bR\x06failed\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"o\n" +
 	"\vPastSettled\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x14\n" +
 	"\x05known\x18\x02 \x01(\bR\x05known\x126\n" +
@@ -6457,7 +6657,7 @@ func file_events_proto_rawDescGZIP() []byte {
 }
 
 var file_events_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_events_proto_goTypes = []any{
 	(Role)(0),                   // 0: pdlog.events.v1.Role
 	(AbortCause)(0),             // 1: pdlog.events.v1.AbortCause
@@ -6507,29 +6707,31 @@ var file_events_proto_goTypes = []any{
 	(*WriteLanded)(nil),         // 45: pdlog.events.v1.WriteLanded
 	(*PeerRestartProven)(nil),   // 46: pdlog.events.v1.PeerRestartProven
 	(*RoomFinished)(nil),        // 47: pdlog.events.v1.RoomFinished
-	(*PastSettled)(nil),         // 48: pdlog.events.v1.PastSettled
-	(*MetadataReceived)(nil),    // 49: pdlog.events.v1.MetadataReceived
-	(*WriteKey)(nil),            // 50: pdlog.events.v1.WriteKey
-	(*ChunkQueued)(nil),         // 51: pdlog.events.v1.ChunkQueued
-	(*ChunkPosted)(nil),         // 52: pdlog.events.v1.ChunkPosted
-	(*ChunkCompleted)(nil),      // 53: pdlog.events.v1.ChunkCompleted
-	(*ChunkFailed)(nil),         // 54: pdlog.events.v1.ChunkFailed
-	(*ChunkUncertain)(nil),      // 55: pdlog.events.v1.ChunkUncertain
-	(*ChunkDrained)(nil),        // 56: pdlog.events.v1.ChunkDrained
-	(*ChunkSkipped)(nil),        // 57: pdlog.events.v1.ChunkSkipped
-	(*StatusSent)(nil),          // 58: pdlog.events.v1.StatusSent
-	(*AbortReceived)(nil),       // 59: pdlog.events.v1.AbortReceived
-	(*AckTargetHeld)(nil),       // 60: pdlog.events.v1.AckTargetHeld
-	(*Drained)(nil),             // 61: pdlog.events.v1.Drained
-	(*AckSent)(nil),             // 62: pdlog.events.v1.AckSent
-	(*AckWithheld)(nil),         // 63: pdlog.events.v1.AckWithheld
-	(*SourceReleased)(nil),      // 64: pdlog.events.v1.SourceReleased
-	(*RoomCleared)(nil),         // 65: pdlog.events.v1.RoomCleared
-	(*ReceiptDropped)(nil),      // 66: pdlog.events.v1.ReceiptDropped
-	(*MessageRejected)(nil),     // 67: pdlog.events.v1.MessageRejected
-	(*TimerFired)(nil),          // 68: pdlog.events.v1.TimerFired
-	(*InvariantViolated)(nil),   // 69: pdlog.events.v1.InvariantViolated
-	nil,                         // 70: pdlog.events.v1.ConfigChanged.ValuesEntry
+	(*LocalCopyStarted)(nil),    // 48: pdlog.events.v1.LocalCopyStarted
+	(*LocalCopyEnded)(nil),      // 49: pdlog.events.v1.LocalCopyEnded
+	(*PastSettled)(nil),         // 50: pdlog.events.v1.PastSettled
+	(*MetadataReceived)(nil),    // 51: pdlog.events.v1.MetadataReceived
+	(*WriteKey)(nil),            // 52: pdlog.events.v1.WriteKey
+	(*ChunkQueued)(nil),         // 53: pdlog.events.v1.ChunkQueued
+	(*ChunkPosted)(nil),         // 54: pdlog.events.v1.ChunkPosted
+	(*ChunkCompleted)(nil),      // 55: pdlog.events.v1.ChunkCompleted
+	(*ChunkFailed)(nil),         // 56: pdlog.events.v1.ChunkFailed
+	(*ChunkUncertain)(nil),      // 57: pdlog.events.v1.ChunkUncertain
+	(*ChunkDrained)(nil),        // 58: pdlog.events.v1.ChunkDrained
+	(*ChunkSkipped)(nil),        // 59: pdlog.events.v1.ChunkSkipped
+	(*StatusSent)(nil),          // 60: pdlog.events.v1.StatusSent
+	(*AbortReceived)(nil),       // 61: pdlog.events.v1.AbortReceived
+	(*AckTargetHeld)(nil),       // 62: pdlog.events.v1.AckTargetHeld
+	(*Drained)(nil),             // 63: pdlog.events.v1.Drained
+	(*AckSent)(nil),             // 64: pdlog.events.v1.AckSent
+	(*AckWithheld)(nil),         // 65: pdlog.events.v1.AckWithheld
+	(*SourceReleased)(nil),      // 66: pdlog.events.v1.SourceReleased
+	(*RoomCleared)(nil),         // 67: pdlog.events.v1.RoomCleared
+	(*ReceiptDropped)(nil),      // 68: pdlog.events.v1.ReceiptDropped
+	(*MessageRejected)(nil),     // 69: pdlog.events.v1.MessageRejected
+	(*TimerFired)(nil),          // 70: pdlog.events.v1.TimerFired
+	(*InvariantViolated)(nil),   // 71: pdlog.events.v1.InvariantViolated
+	nil,                         // 72: pdlog.events.v1.ConfigChanged.ValuesEntry
 }
 var file_events_proto_depIdxs = []int32{
 	10, // 0: pdlog.events.v1.Event.cause:type_name -> pdlog.events.v1.Cause
@@ -6568,64 +6770,66 @@ var file_events_proto_depIdxs = []int32{
 	45, // 33: pdlog.events.v1.Event.write_landed:type_name -> pdlog.events.v1.WriteLanded
 	46, // 34: pdlog.events.v1.Event.peer_restart_proven:type_name -> pdlog.events.v1.PeerRestartProven
 	47, // 35: pdlog.events.v1.Event.room_finished:type_name -> pdlog.events.v1.RoomFinished
-	48, // 36: pdlog.events.v1.Event.past_settled:type_name -> pdlog.events.v1.PastSettled
-	49, // 37: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
-	51, // 38: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
-	52, // 39: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
-	53, // 40: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
-	54, // 41: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
-	55, // 42: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
-	56, // 43: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
-	57, // 44: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
-	58, // 45: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
-	59, // 46: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
-	60, // 47: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
-	61, // 48: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
-	62, // 49: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
-	63, // 50: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
-	64, // 51: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
-	65, // 52: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
-	66, // 53: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
-	67, // 54: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
-	68, // 55: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
-	69, // 56: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
-	0,  // 57: pdlog.events.v1.NodeStarted.role:type_name -> pdlog.events.v1.Role
-	2,  // 58: pdlog.events.v1.NodeStarted.policy:type_name -> pdlog.events.v1.Policy
-	70, // 59: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
-	6,  // 60: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
-	3,  // 61: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
-	0,  // 62: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
-	22, // 63: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
-	3,  // 64: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
-	7,  // 65: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
-	8,  // 66: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
-	1,  // 67: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
-	1,  // 68: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
-	22, // 69: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
-	6,  // 70: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
-	5,  // 71: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
-	8,  // 72: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
-	22, // 73: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
-	1,  // 74: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
-	22, // 75: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 76: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
-	22, // 77: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
-	4,  // 78: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
-	5,  // 79: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
-	3,  // 80: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
-	4,  // 81: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
-	40, // 82: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
-	22, // 83: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 84: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
-	3,  // 85: pdlog.events.v1.PastSettled.evidence:type_name -> pdlog.events.v1.FenceKind
-	50, // 86: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
-	7,  // 87: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
-	5,  // 88: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
-	89, // [89:89] is the sub-list for method output_type
-	89, // [89:89] is the sub-list for method input_type
-	89, // [89:89] is the sub-list for extension type_name
-	89, // [89:89] is the sub-list for extension extendee
-	0,  // [0:89] is the sub-list for field type_name
+	50, // 36: pdlog.events.v1.Event.past_settled:type_name -> pdlog.events.v1.PastSettled
+	48, // 37: pdlog.events.v1.Event.local_copy_started:type_name -> pdlog.events.v1.LocalCopyStarted
+	49, // 38: pdlog.events.v1.Event.local_copy_ended:type_name -> pdlog.events.v1.LocalCopyEnded
+	51, // 39: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
+	53, // 40: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
+	54, // 41: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
+	55, // 42: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
+	56, // 43: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
+	57, // 44: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
+	58, // 45: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
+	59, // 46: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
+	60, // 47: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
+	61, // 48: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
+	62, // 49: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
+	63, // 50: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
+	64, // 51: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
+	65, // 52: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
+	66, // 53: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
+	67, // 54: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
+	68, // 55: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
+	69, // 56: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
+	70, // 57: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
+	71, // 58: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
+	0,  // 59: pdlog.events.v1.NodeStarted.role:type_name -> pdlog.events.v1.Role
+	2,  // 60: pdlog.events.v1.NodeStarted.policy:type_name -> pdlog.events.v1.Policy
+	72, // 61: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
+	6,  // 62: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
+	3,  // 63: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
+	0,  // 64: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
+	22, // 65: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
+	3,  // 66: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
+	7,  // 67: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
+	8,  // 68: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
+	1,  // 69: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
+	1,  // 70: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
+	22, // 71: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
+	6,  // 72: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
+	5,  // 73: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
+	8,  // 74: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
+	22, // 75: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
+	1,  // 76: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
+	22, // 77: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 78: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
+	22, // 79: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
+	4,  // 80: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
+	5,  // 81: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
+	3,  // 82: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
+	4,  // 83: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
+	40, // 84: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
+	22, // 85: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 86: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
+	3,  // 87: pdlog.events.v1.PastSettled.evidence:type_name -> pdlog.events.v1.FenceKind
+	52, // 88: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
+	7,  // 89: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
+	5,  // 90: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
+	91, // [91:91] is the sub-list for method output_type
+	91, // [91:91] is the sub-list for method input_type
+	91, // [91:91] is the sub-list for extension type_name
+	91, // [91:91] is the sub-list for extension extendee
+	0,  // [0:91] is the sub-list for field type_name
 }
 
 func init() { file_events_proto_init() }
@@ -6670,6 +6874,8 @@ func file_events_proto_init() {
 		(*Event_PeerRestartProven)(nil),
 		(*Event_RoomFinished)(nil),
 		(*Event_PastSettled)(nil),
+		(*Event_LocalCopyStarted)(nil),
+		(*Event_LocalCopyEnded)(nil),
 		(*Event_MetadataReceived)(nil),
 		(*Event_ChunkQueued)(nil),
 		(*Event_ChunkPosted)(nil),
@@ -6692,18 +6898,18 @@ func file_events_proto_init() {
 		(*Event_InvariantViolated)(nil),
 	}
 	file_events_proto_msgTypes[18].OneofWrappers = []any{}
-	file_events_proto_msgTypes[40].OneofWrappers = []any{}
-	file_events_proto_msgTypes[50].OneofWrappers = []any{}
-	file_events_proto_msgTypes[51].OneofWrappers = []any{}
+	file_events_proto_msgTypes[42].OneofWrappers = []any{}
+	file_events_proto_msgTypes[52].OneofWrappers = []any{}
 	file_events_proto_msgTypes[53].OneofWrappers = []any{}
-	file_events_proto_msgTypes[54].OneofWrappers = []any{}
+	file_events_proto_msgTypes[55].OneofWrappers = []any{}
+	file_events_proto_msgTypes[56].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_events_proto_rawDesc), len(file_events_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   62,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

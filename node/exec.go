@@ -1,6 +1,8 @@
 package node
 
 import (
+	"fmt"
+
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
 )
@@ -32,6 +34,8 @@ func (n *Node) perform(a projector.Action, seq uint64) {
 			n.log.Warn("lease not revoked", "lease", a.Lease, "room_seq", a.RoomSeq, "err", err)
 		}
 		n.receive.forget(a.Lease)
+	case projector.CopyAux:
+		n.loop.tell(n.copyAux(a))
 	case projector.CheckPages:
 		n.loop.tell(projector.PagesChecked{RoomSeq: a.RoomSeq, Skipped: "the node keeps no sums of what landed"})
 	case projector.Tell:
@@ -51,4 +55,28 @@ func (n *Node) perform(a projector.Action, seq uint64) {
 	case projector.Stopped:
 		n.end(nil)
 	}
+}
+
+// copyAux copies an aux row that came as a message (AUX_DATA). The core has
+// made sure that the room owns the row; the place and the length are checked
+// here against what was registered (wire.md F28).
+func (n *Node) copyAux(a projector.CopyAux) projector.CopyDone {
+	done := projector.CopyDone{RoomSeq: a.RoomSeq, Token: a.Token}
+	m := n.memory.rank(a.To.Index())
+	if m == nil {
+		done.Err = "no memory is registered"
+		return done
+	}
+	row, ok := m.row(a.Row)
+	switch {
+	case a.Index != 0:
+		done.Err = fmt.Sprintf("aux buffer %d, one is registered", a.Index)
+	case !ok:
+		done.Err = fmt.Sprintf("aux row %d of %d", a.Row, m.auxRows)
+	case len(a.Data) > len(row):
+		done.Err = fmt.Sprintf("%d bytes for a row of %d", len(a.Data), len(row))
+	default:
+		copy(row, a.Data)
+	}
+	return done
 }

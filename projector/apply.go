@@ -67,6 +67,9 @@ func (m *Machine) applyStarted(e *events.Event, p *events.NodeStarted) {
 		r.LifeClean = st.Clean
 		r.timer = 0
 	}
+	for _, r := range st.Rooms {
+		r.Copies = nil // they ended with the process that made them
+	}
 	st.Boot, st.Incarnation = e.Boot, e.Incarnation
 	st.LogID = p.LogId
 	st.Started = true
@@ -193,6 +196,20 @@ func (m *Machine) applyDecode(e *events.Event) {
 		}
 	case *events.Event_WriteLanded:
 		m.applyLanded(e, r, p.WriteLanded)
+	case *events.Event_LocalCopyStarted:
+		if r.Copies == nil {
+			r.Copies = map[uint64]RankID{}
+		}
+		r.Copies[p.LocalCopyStarted.Token] = RankID(p.LocalCopyStarted.To)
+	case *events.Event_LocalCopyEnded:
+		delete(r.Copies, p.LocalCopyEnded.Token)
+		if !p.LocalCopyEnded.Failed {
+			if r.AuxCopied == nil {
+				r.AuxCopied = map[RankID]bool{}
+			}
+			r.AuxCopied[RankID(p.LocalCopyEnded.To)] = true
+			r.LandedAt = e.Clock()
+		}
 	case *events.Event_StatusReceived:
 		s := p.StatusReceived
 		if s.Counted && s.Status == events.TerminalStatus_TERMINAL_STATUS_SUCCESS {

@@ -208,6 +208,25 @@ type Landed struct {
 	Chunk   uint32
 }
 
+// AuxArrived: an aux buffer came as a message (AUX_DATA, wire.md 1.8), received
+// by local decode rank At. The shell has checked Index and the length against
+// the buffers it registered; whether the room owns the row is for the core.
+type AuxArrived struct {
+	At    RankID
+	Room  uint64
+	Index uint32 // of the aux buffer
+	Row   uint32
+	Bytes uint64
+	Data  []byte // handed back in CopyAux, not looked at
+}
+
+// CopyDone is the outcome of a CopyAux effect.
+type CopyDone struct {
+	RoomSeq uint64
+	Token   uint64
+	Err     string
+}
+
 // LateWrite: the provider refused writes to a lease that is revoked.
 type LateWrite struct {
 	Lease   uint64
@@ -379,6 +398,8 @@ func (PageReport) isCommand()      {}
 func (PagesChecked) isCommand()    {}
 func (Landed) isCommand()          {}
 func (LateWrite) isCommand()       {}
+func (AuxArrived) isCommand()      {}
+func (CopyDone) isCommand()        {}
 func (FenceResult) isCommand()     {}
 func (WireRegister) isCommand()    {}
 func (WireMetadata) isCommand()    {}

@@ -32,7 +32,7 @@ func (m *Machine) fail(r *Room, cause events.AbortCause, reason, who string, c *
 // published is released at once (release rule 3).
 func (m *Machine) arm(r *Room, cause uint64) {
 	if r.published() == 0 {
-		m.release(r, events.Basis_BASIS_NEVER_PUBLISHED, false)
+		m.tryRelease(r)
 		return
 	}
 	expected := r.missing()

@@ -33,7 +33,7 @@ func (m *Machine) finishRoom(r *Room, reason string) {
 // tryRelease applies the release rule (events.md): every pair that was
 // published has evidence on the log.
 func (m *Machine) tryRelease(r *Room) {
-	if m.st.Rooms[r.Seq] == nil {
+	if m.st.Rooms[r.Seq] == nil || len(r.Copies) > 0 { // a copy of our own is a write like any other
 		return
 	}
 	switch r.Outcome {

@@ -25,6 +25,49 @@ func (m *Machine) lateWrite(c LateWrite) {
 	}}})
 }
 
+// auxArrived: the copy of an aux row that came as a message is a local write:
+// only into a row that a live room owns, and a token until it has ended (F22,
+// F28). After the arming or an outcome none starts.
+func (m *Machine) auxArrived(c AuxArrived) {
+	r := m.current(c.Room)
+	switch {
+	case r == nil:
+		m.reject(Rejected{Kind: "aux_data", Reason: "unknown or ended room", From: string(c.At)})
+		return
+	case !r.live():
+		m.reject(Rejected{Kind: "aux_data", Reason: "the room has ended", From: string(c.At)})
+		return
+	case c.Row != r.Aux || r.published() == 0:
+		m.reject(Rejected{Kind: "aux_data", Reason: "the room does not own the row", From: string(c.At)})
+		return
+	}
+	token := m.st.Seq + 1
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_LocalCopyStarted{LocalCopyStarted: &events.LocalCopyStarted{
+		Token: token, To: string(c.At), What: "aux_data", Index: c.Index, Aux: c.Row, Bytes: c.Bytes,
+	}}})
+	m.do(CopyAux{Room: r.Room, RoomSeq: r.Seq, Token: token, To: c.At, Index: c.Index, Row: c.Row, Data: c.Data})
+}
+
+func (m *Machine) copyDone(c CopyDone) {
+	r := m.st.Rooms[c.RoomSeq]
+	if r == nil {
+		return
+	}
+	to, open := r.Copies[c.Token]
+	if !open {
+		return
+	}
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Cause: localCause(c.Token), Payload: &events.Event_LocalCopyEnded{LocalCopyEnded: &events.LocalCopyEnded{
+		Token: c.Token, To: string(to), Failed: c.Err != "", Reason: c.Err,
+	}}})
+	if c.Err != "" {
+		m.fail(r, events.AbortCause_ABORT_CAUSE_TRANSFER_FAILED, "aux row: "+c.Err, m.cfg.Node, nil)
+	}
+	m.maybeSucceed(r)
+	m.tryRelease(r)
+	m.touchAny(c.RoomSeq)
+}
+
 // status takes a prefill rank's terminal status (wire.md 1.6, 9.5).
 func (m *Machine) status(c WireStatus) {
 	x, _ := m.peerExt(c.Ext)
@@ -141,7 +184,7 @@ func (m *Machine) peerExt(x *Ext) (good *Ext, misfit bool) {
 // it is done. A "last" flag or a count is not enough: every page by every rank
 // (cases.md C-40), aux and state.
 func (m *Machine) maybeSucceed(r *Room) {
-	if !r.live() || r.bootstrapping() || m.checks[r.Seq] {
+	if !r.live() || r.bootstrapping() || m.checks[r.Seq] || len(r.Copies) > 0 {
 		return
 	}
 	writers := 0
@@ -195,6 +238,9 @@ func (r *Room) pdlogOnly() bool {
 // gap names what is missing for coverage, "" if nothing is.
 func (r *Room) gap() string {
 	aux := map[RankID]bool{}
+	for to := range r.AuxCopied {
+		aux[to] = true
+	}
 	for _, p := range r.Pairs {
 		if p.Dummy {
 			continue

@@ -111,6 +111,18 @@ type RevokeLease struct {
 	To      RankID
 }
 
+// CopyAux: copy Data into row Row of aux buffer Index of our rank To. Outcome:
+// CopyDone.
+type CopyAux struct {
+	Room    uint64
+	RoomSeq uint64
+	Token   uint64
+	To      RankID
+	Index   uint32
+	Row     uint32
+	Data    []byte
+}
+
 // CheckPages: compare the room's pages with what landed. Outcome: PagesChecked.
 type CheckPages struct {
 	Room    uint64
@@ -172,6 +184,7 @@ func (SealRoom) isAction()     {}
 func (DropPublish) isAction()  {}
 func (Fence) isAction()        {}
 func (RevokeLease) isAction()  {}
+func (CopyAux) isAction()      {}
 func (CheckPages) isAction()   {}
 func (Tell) isAction()         {}
 func (AskPast) isAction()      {}

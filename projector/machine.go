@@ -140,6 +140,10 @@ func (m *Machine) stepDecode(cmd Command) {
 		m.landed(c)
 	case LateWrite:
 		m.lateWrite(c)
+	case AuxArrived:
+		m.auxArrived(c)
+	case CopyDone:
+		m.copyDone(c)
 	case FenceResult:
 		m.fenceResult(c)
 	case WireAck:

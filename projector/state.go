@@ -118,6 +118,8 @@ type Room struct {
 	RequestID   string
 	TraceID     string
 	FailedSeq   uint64
+	Copies      map[uint64]RankID // open copies of our own into the room's memory
+	AuxCopied   map[RankID]bool   // decode ranks whose aux row came as a message
 
 	timer uint64 // of the present life: when its entry in the heap is due
 }

@@ -357,6 +357,8 @@ func (n *pdNode) do(a projector.Action) {
 		}
 	case projector.CheckPages:
 		n.step(projector.PagesChecked{RoomSeq: a.RoomSeq, Bad: n.w.mem.check(n, a)})
+	case projector.CopyAux:
+		n.step(projector.CopyDone{RoomSeq: a.RoomSeq, Token: a.Token})
 	case projector.AskPast:
 		n.askPast(a.Node)
 	case projector.FencePeer:
