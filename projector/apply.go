@@ -77,7 +77,7 @@ func (m *Machine) applyStarted(e *events.Event, p *events.NodeStarted) {
 	st.Draining, st.DrainUntil = false, 0
 	st.Unsafe = map[roomKey]*Room{}
 	st.LifeSince = e.Seq
-	st.UnknownPast, st.OlderCopy = p.UnknownPast, false
+	st.UnknownPast = st.UnknownPast || p.UnknownPast // what a log has lost it never gets back
 	st.Unsettled, st.PastHeld = map[string]bool{}, false
 	for _, n := range p.AskPeers {
 		st.Unsettled[n] = true

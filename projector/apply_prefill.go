@@ -70,6 +70,11 @@ func (m *Machine) applyPrefill(e *events.Event) {
 			if d.StatusTold == events.TerminalStatus_TERMINAL_STATUS_SUCCESS {
 				r.rank(d.Rank).Concluded = true
 			}
+		} else if d == nil {
+			if r.Refused == nil {
+				r.Refused = map[[2]RankID]bool{}
+			}
+			r.Refused[[2]RankID{RankID(e.Rank), RankID(p.StatusSent.To)}] = true
 		}
 	case *events.Event_RoomSucceeded:
 		if r.live() {

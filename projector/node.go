@@ -26,8 +26,13 @@ func (m *Machine) start(c Start) {
 	if first {
 		p.GenerationBase = c.GenerationBase
 	}
-	if c.UnknownPast && m.cfg.Role == events.Role_ROLE_DECODE {
-		p.AskPeers = c.AskPeers
+	if m.cfg.Role == events.Role_ROLE_DECODE {
+		p.AskPeers = sortedKeys(m.st.Unsettled) // what an earlier life has not settled
+		for _, n := range c.AskPeers {
+			if c.UnknownPast && !m.st.Unsettled[n] {
+				p.AskPeers = append(p.AskPeers, n)
+			}
+		}
 	}
 	if clean {
 		p.CleanStop = 1

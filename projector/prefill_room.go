@@ -91,7 +91,7 @@ func (m *Machine) metadata(c WireMetadata) {
 		if old.dest(c.At, ep.Rank) != nil {
 			m.reject(Rejected{Kind: "metadata", Reason: "a copy of what is known", From: c.Address})
 		} else {
-			m.tellRefused(c, ep, seq, "the room has ended: "+old.Reason)
+			m.tellRefused(c, ep, seq, old, "the room has ended: "+old.Reason)
 		}
 		return
 	case dup != nil && dup.RoomSeq == seq && sameLog(dup.LogID, logID):
@@ -105,7 +105,7 @@ func (m *Machine) metadata(c WireMetadata) {
 		r = nil
 	}
 	if refused := m.refuseMetadata(r, c, node, logID, seq); refused != "" {
-		m.tellRefused(c, ep, seq, refused)
+		m.tellRefused(c, ep, seq, r, refused)
 		return
 	}
 	if r != nil && !r.live() {
@@ -217,7 +217,7 @@ func (r *PRoom) readyRank() RankID {
 }
 
 // tellRefused answers metadata that is not taken: Failed at once, once.
-func (m *Machine) tellRefused(c WireMetadata, ep *Endpoint, seq uint64, reason string) {
+func (m *Machine) tellRefused(c WireMetadata, ep *Endpoint, seq uint64, r *PRoom, reason string) {
 	if rc := m.receipt(c.Room, ep.Rank.Node(), ep.LogID, seq); rc != nil && seq != 0 {
 		for _, d := range rc.Dests {
 			if d.Rank == c.At && d.To == ep.Rank {
@@ -227,8 +227,12 @@ func (m *Machine) tellRefused(c WireMetadata, ep *Endpoint, seq uint64, reason s
 		}
 	}
 	var key roomKey
-	if r := m.pcurrent(c.Room); r != nil && r.sameUse(ep.Rank.Node(), seq) && !r.live() && len(r.Dests) > 0 {
+	if r != nil && !r.live() && r.sameUse(ep.Rank.Node(), seq) {
 		key = r.Seq
+		if r.Refused[[2]RankID{c.At, ep.Rank}] || r.target(c.At, c.Address) != nil {
+			m.reject(Rejected{Kind: "metadata", Reason: "of an incarnation that has ended", From: c.Address})
+			return
+		}
 	}
 	if c.Dummy {
 		return

@@ -210,7 +210,8 @@ type PRoom struct {
 	LifeClean  bool // that life ended with NodeStopped
 	RequestID  string
 	TraceID    string
-	TermNode   string // decode node whose ABORT ended it
+	TermNode   string             // decode node whose ABORT ended it
+	Refused    map[[2]RankID]bool // pairs whose late metadata was answered Failed
 
 	timer uint64
 }

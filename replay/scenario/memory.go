@@ -106,6 +106,11 @@ func (m *memory) post(n *pdNode, a projector.PostWrite) {
 
 // start lets a write run as its send says.
 func (m *memory) start(x *write) {
+	if d, ok := m.w.nodes[x.to.Node()].(*pdNode); ok && x.lease == 0 {
+		if l := d.leaseOf(x); l != nil { // what it was told when it posted
+			x.lease = l.key
+		}
+	}
 	s := m.spec(x.rank, x.room, x.chunk, x.to)
 	if s == nil {
 		s = &sendSpec{result: "ok"}

@@ -22,13 +22,13 @@ type oldRank struct {
 	p     *oldPrefill
 	index int
 	rooms map[uint64]*oldRoom
+	count map[uint64]int // running chunks, by room number alone (F17)
 }
 
 type oldRoom struct {
 	dests   []*backends.Metadata
 	queue   []oldSend
 	failed  bool
-	count   int
 	last    bool
 	told    bool
 	targets []rankAt
@@ -44,7 +44,7 @@ type oldSend struct {
 func newOldPrefill(w *world, d *nodeDef) *oldPrefill {
 	p := &oldPrefill{w: w, d: d}
 	for r := range d.ranks {
-		p.ranks = append(p.ranks, &oldRank{p: p, index: r, rooms: map[uint64]*oldRoom{}})
+		p.ranks = append(p.ranks, &oldRank{p: p, index: r, rooms: map[uint64]*oldRoom{}, count: map[uint64]int{}})
 	}
 	return p
 }
@@ -88,7 +88,9 @@ func (r *oldRank) abort(m *backends.Abort) {
 		room.targets = append(room.targets, to)
 	}
 	if room == nil {
-		r.ack(m.Room, to)
+		if r.count[m.Room] == 0 {
+			r.ack(m.Room, to)
+		}
 		return
 	}
 	r.drain(m.Room, room)
@@ -106,7 +108,7 @@ func (r *oldRank) reply(to rankAt, kind string, m backends.Message) {
 
 // drain acks every target when nothing runs any more.
 func (r *oldRank) drain(n uint64, room *oldRoom) {
-	if room.count > 0 {
+	if r.count[n] > 0 {
 		return
 	}
 	for _, to := range room.targets {
@@ -138,10 +140,10 @@ func (r *oldRank) flush(n uint64, room *oldRoom) {
 		for _, d := range room.dests {
 			at, ok := r.p.w.addr[d.Peer.Key()]
 			to := r.p.w.rankName(at)
-			if !ok || d.IsDummy || len(s.to) > 0 && !slices.Contains(s.to, string(to)) {
+			if !ok || d.IsDummy || !inside(s.pages, d.DstPageIndices) || len(s.to) > 0 && !slices.Contains(s.to, string(to)) {
 				continue
 			}
-			room.count++
+			r.count[n]++
 			ended := false
 			r.p.w.mem.start(&write{
 				from: r.p, rank: projector.MakeRank(r.p.d.name, r.index), to: to, room: n, chunk: s.chunk, pages: s.pages, last: s.last,
@@ -150,11 +152,11 @@ func (r *oldRank) flush(n uint64, room *oldRoom) {
 						return
 					}
 					ended = true // it takes any return of the transfer call for the end (F1)
-					room.count--
+					r.count[n]--
 					if o != projector.WriteCompleted {
 						r.conclude(n, room, false)
 					}
-					if room.count == 0 && room.last && len(room.queue) == 0 {
+					if r.count[n] == 0 && room.last && len(room.queue) == 0 {
 						r.conclude(n, room, true)
 					}
 					r.drain(n, room)
@@ -162,6 +164,16 @@ func (r *oldRank) flush(n uint64, room *oldRoom) {
 			})
 		}
 	}
+}
+
+// inside: it takes its destinations from the metadata's list, by position.
+func inside(pages []uint32, list []int32) bool {
+	for _, p := range pages {
+		if !slices.Contains(list, int32(p)) { //nolint:gosec // parsed
+			return false
+		}
+	}
+	return true
 }
 
 func (r *oldRank) conclude(n uint64, room *oldRoom, ok bool) {

@@ -53,6 +53,7 @@ type lease struct {
 	revoked bool
 	life    int // of this node, when it was granted
 	wipes   int
+	key     uint64
 }
 
 func newPDNode(w *world, d *nodeDef) *pdNode {
@@ -381,7 +382,7 @@ func (n *pdNode) must(err error) {
 
 func (n *pdNode) publish(a projector.SendMetadata) {
 	res := projector.PublishResult{RoomSeq: a.RoomSeq, Rank: a.Rank, To: a.To}
-	n.leases[n.key(a.Lease)] = &lease{tag: a.Lease, room: a.Room, roomSeq: a.RoomSeq, rank: a.Rank, to: a.To, pages: a.Pages, dummy: a.Dummy, life: n.life, wipes: n.wipes}
+	n.leases[n.key(a.Lease)] = &lease{tag: a.Lease, room: a.Room, roomSeq: a.RoomSeq, rank: a.Rank, to: a.To, pages: a.Pages, dummy: a.Dummy, life: n.life, wipes: n.wipes, key: n.key(a.Lease)}
 	if left, ok := n.failAfter[a.RoomSeq]; ok {
 		if left == 0 {
 			res.Err = "connection refused"

@@ -22,13 +22,17 @@ func story(seed uint64) string {
 	var b strings.Builder
 	pr, dr := 1+r.IntN(3), 1+r.IntN(2)
 	two := r.IntN(3) == 0
+	old := r.IntN(8) == 0
 	fmt.Fprintf(&b, "prefill p ranks=%d\n", pr)
 	if two {
 		fmt.Fprintf(&b, "prefill q ranks=1\n")
 	}
+	if old {
+		fmt.Fprintf(&b, "prefill o ranks=1 version=%s\n", pick("v1", "v2"))
+	}
 	fmt.Fprintf(&b, "decode d ranks=%d pages=64\n", dr)
 	fmt.Fprintf(&b, "backend %s\n", pick("mooncake", "nixl", "mori"))
-	fmt.Fprintf(&b, "policy release=%s ack_timeout=2s abort_retry=300ms waiting_timeout=8s transfer_timeout=3s bootstrap_timeout=8s heartbeat=5s\n", pick("fence", "fence", "hold"))
+	fmt.Fprintf(&b, "policy release=%s ack_timeout=2s abort_retry=300ms waiting_timeout=8s transfer_timeout=3s bootstrap_timeout=8s heartbeat=5s weak_peers=allow\n", pick("fence", "fence", "hold"))
 	fmt.Fprintf(&b, "net fence=%s\n", pick("hard", "reader_stopped", "none"))
 
 	type line struct {
@@ -46,13 +50,17 @@ func story(seed uint64) string {
 		if two && r.IntN(2) == 0 {
 			node, ranks = "q", 1
 		}
+		results := []string{"ok", "ok", "ok", "ok", "error", "hang", "late:" + strconv.Itoa(1+r.IntN(5)) + "s", "partial:1s"}
+		if old && r.IntN(2) == 0 { // it takes any return of a transfer call for its end: what lands later is its fault, not ours
+			node, ranks, results = "o", 1, results[:6]
+		}
 		if r.IntN(4) == 0 {
 			add(max(0, at-r.IntN(20)), "await room=%d at=%s", room, node)
 		}
 		add(at, "open room=%d prefill=%s decode=d pages=%d-%d", room, node, lo, hi)
 		for k := range ranks {
 			for c := range 1 + r.IntN(3) {
-				res := pick("ok", "ok", "ok", "ok", "error", "hang", "late:"+strconv.Itoa(1+r.IntN(5))+"s", "partial:1s")
+				res := pick(results...)
 				last := ""
 				if r.IntN(2) == 0 {
 					last = " last"
@@ -97,6 +105,17 @@ func story(seed uint64) string {
 				wiped = " wiped"
 			}
 			add(at+1+r.IntN(3000), "restart %s%s", n, wiped)
+		}
+		if r.IntN(8) == 0 {
+			at := 500 + r.IntN(4000)
+			add(at, "stop %s grace=%dms", n, r.IntN(3000))
+			add(at+3500+r.IntN(3000), "restart %s", n)
+		}
+		if n == "d" && r.IntN(8) == 0 {
+			add(r.IntN(4000), "reregister d")
+		}
+		if r.IntN(8) == 0 {
+			add(r.IntN(4000), "clock %s skew=%s%dms", n, pick("", "-"), r.IntN(9000))
 		}
 		if r.IntN(5) == 0 {
 			at := r.IntN(4000)
