@@ -128,7 +128,27 @@ func (c *Cluster) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return c.waitPeer(ctx)
+}
+
+// waitPeer waits until the decode node knows the prefill node.
+func (c *Cluster) waitPeer(ctx context.Context) error {
+	cl := newClient(c.Socket(c.plan.DecodeNode))
+	defer cl.closeIdle()
+	for {
+		res, err := cl.Peers(ctx, connect.NewRequest(&enginepb.PeersRequest{}))
+		if err != nil {
+			return errors.Wrap(err, "ask the decode node for its peers")
+		}
+		for _, p := range res.Msg.GetPeers() {
+			if p.GetNode() == c.plan.PrefillNode && len(p.GetRanks()) == c.plan.PrefillRanks {
+				return nil
+			}
+		}
+		if !sleep(ctx, pollEvery) {
+			return errors.Wrapf(ctx.Err(), "wait for %s to find %s", c.plan.DecodeNode, c.plan.PrefillNode)
+		}
+	}
 }
 
 // Begin lets the requests come.

@@ -200,6 +200,9 @@ func (d *decodeEngine) open(ctx context.Context, it Item, pages []uint32) (seq u
 		RequestId: "demo-" + strconv.Itoa(it.Index),
 	}
 	err := persist(ctx, func(again bool) error {
+		if err := d.hub.awaitLive(ctx); err != nil {
+			return err
+		}
 		res, err := d.c.OpenReceive(ctx, connect.NewRequest(req))
 		if err == nil {
 			seq = res.Msg.GetRoomSeq()

@@ -94,10 +94,8 @@ func RunEngine(ctx context.Context, cfg EngineConfig, in io.Reader, out io.Write
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { e.hub.run(ctx, e.c) })
-	select { // nothing of the first rooms may be missed
-	case <-e.hub.up:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := e.hub.awaitLive(ctx); err != nil { // nothing of the first rooms may be missed
+		return err
 	}
 	if err := e.link.send(Message{Kind: msgReady}); err != nil {
 		return err

@@ -19,8 +19,7 @@ type hub struct {
 	// onRestart is called when the node is back after having been away, before
 	// its notices are read.
 	onRestart func(context.Context) error
-	up        chan struct{} // closed when the first stream is caught up
-	upOnce    sync.Once
+	live      chan struct{} // closed while a stream is up and caught up
 }
 
 // inbox holds what was told of one room incarnation and not yet read.
@@ -31,7 +30,7 @@ type inbox struct {
 }
 
 func newHub() *hub {
-	return &hub{rooms: map[uint64]*inbox{}, up: make(chan struct{})}
+	return &hub{rooms: map[uint64]*inbox{}, live: make(chan struct{})}
 }
 
 // room is the inbox of an incarnation, made on first use by either side.
@@ -44,6 +43,28 @@ func (h *hub) room(seq uint64) *inbox {
 		h.rooms[seq] = b
 	}
 	return b
+}
+
+// down: the stream has ended.
+func (h *hub) down() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.live = make(chan struct{})
+}
+
+// awaitLive waits until the node has our memory and we hear what it tells: no
+// room is opened before. A node that is back takes rooms earlier than that, but
+// its peers do not know it yet.
+func (h *hub) awaitLive(ctx context.Context) error {
+	h.mu.Lock()
+	live := h.live
+	h.mu.Unlock()
+	select {
+	case <-live:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (h *hub) forget(seq uint64) {
@@ -118,12 +139,15 @@ func (h *hub) watch(ctx context.Context, c *client) {
 	for st.Receive() {
 		n := st.Msg()
 		switch n.GetKind() {
-		case enginepb.Notice_KIND_CAUGHT_UP:
+		case enginepb.Notice_KIND_CAUGHT_UP: // once a stream
 			for seq := range unseen {
 				h.room(seq).push(&enginepb.Notice{Kind: kindGone, RoomSeq: seq, Resumed: true})
 			}
 			unseen = nil
-			h.upOnce.Do(func() { close(h.up) })
+			h.mu.Lock()
+			close(h.live)
+			h.mu.Unlock()
+			defer h.down()
 		case enginepb.Notice_KIND_STOPPING, enginepb.Notice_KIND_LOG_FAILED:
 			// No room's own news; what follows from it is told room by room.
 		default:

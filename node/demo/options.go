@@ -18,7 +18,7 @@ type Options struct {
 	BytesPerToken   int // over all prefill ranks together
 	PageTokens      int
 	Pages           int // of the decode pool
-	ChunkTokens     int // handed to the node at a time
+	ChunkTokens     int // handed to the node at a time, as with chunked prefill
 	AbortPercent    float64
 	Backend         string // mooncake, nixl, mori
 	Provider        string // tcp, shm, verbs
@@ -40,7 +40,7 @@ func DefaultOptions() Options {
 		BytesPerToken:   1024,
 		PageTokens:      64,
 		Pages:           4096,
-		ChunkTokens:     512,
+		ChunkTokens:     2048,
 		AbortPercent:    20,
 		Backend:         "mooncake",
 		Provider:        "tcp",

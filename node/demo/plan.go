@@ -133,7 +133,7 @@ func (p *Plan) planReuse(rng *rand.Rand) {
 }
 
 // planAborts chooses which requests are aborted, exactly the asked share of
-// those that fit, and when. Seven of ten are in flight: the larger ones, since
+// those that fit, and when. Nine of ten are in flight: the larger ones, since
 // they have bytes to be in flight.
 func (p *Plan) planAborts(rng *rand.Rand, percent float64) {
 	var fit []int
@@ -150,7 +150,7 @@ func (p *Plan) planAborts(rng *rand.Rand, percent float64) {
 		}
 		return a - b
 	})
-	inflight := ceilDiv(7*len(chosen), 10)
+	inflight := ceilDiv(9*len(chosen), 10)
 	for k, i := range chosen {
 		it := &p.Items[i]
 		switch {

@@ -59,6 +59,9 @@ const (
 	// goneAfter: when decode has ended a request and nothing came over the wire in
 	// this time, we end our side too, as a router would have it.
 	goneAfter = 2 * time.Second
+	// unheardAfter: when our side has ended and decode has not in this time, it
+	// cannot have heard (its node was away), and is told as a router would.
+	unheardAfter = 5 * time.Second
 	// tricklePace between chunks of a request whose abort is under way.
 	tricklePace = time.Millisecond
 )
@@ -106,10 +109,14 @@ func (p *prefillEngine) serve(ctx context.Context, it Item) {
 		return err
 	})
 	p.wg.Go(func() { s.giveBack(ctx) })
+	p.wg.Go(func() { s.untilOverall(ctx) })
 }
 
 func (p *prefillEngine) open(ctx context.Context, it Item) (seq uint64, err error) {
 	err = persist(ctx, func(bool) error {
+		if err := p.hub.awaitLive(ctx); err != nil {
+			return err
+		}
 		res, err := p.c.OpenSend(ctx, connect.NewRequest(&enginepb.OpenSendRequest{Room: it.Room}))
 		if err == nil {
 			seq = res.Msg.GetRoomSeq()
@@ -135,6 +142,7 @@ type sending struct {
 func (s *sending) listen(ctx context.Context) {
 	defer s.p.hub.forget(s.seq)
 	var ready, end, free sync.Once
+	ranks := map[string]bool{} // that are ready
 	shut := func(o *sync.Once, c chan struct{}) { o.Do(func() { close(c) }) }
 	for {
 		select {
@@ -142,9 +150,15 @@ func (s *sending) listen(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		switch s.box.pop().GetKind() {
+		n := s.box.pop()
+		switch n.GetKind() {
 		case enginepb.Notice_KIND_READY:
-			shut(&ready, s.ready)
+			ranks[n.GetWho()] = true
+			// Told rank by rank. A room with one chunk could end on the first rank
+			// before the second knows of it, so all are waited for.
+			if len(ranks) == len(s.p.mem) || n.GetWho() == "" {
+				shut(&ready, s.ready)
+			}
 		case enginepb.Notice_KIND_SUCCEEDED:
 			shut(&end, s.end)
 		case enginepb.Notice_KIND_FAILED, enginepb.Notice_KIND_HELD:
@@ -174,6 +188,8 @@ func (s *sending) send(ctx context.Context) {
 	select {
 	case <-s.ready:
 	case <-s.end:
+		return
+	case <-s.p.overall[s.it.Index]: // refused or aborted before it was published
 		return
 	case <-ctx.Done():
 		return
@@ -257,6 +273,18 @@ func (s *sending) untilEnd(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// untilOverall makes sure that decode ends what has ended here.
+func (s *sending) untilOverall(ctx context.Context) {
+	t := time.NewTimer(unheardAfter)
+	defer t.Stop()
+	select {
+	case <-s.p.overall[s.it.Index]:
+	case <-t.C:
+		_ = s.p.link.send(Message{Kind: msgGiveUp, Index: s.it.Index, Text: "ended on the prefill side"})
+	case <-ctx.Done():
 	}
 }
 

@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/cockroachdb/errors"
+	"github.com/spf13/cobra"
+
+	"github.com/pdlog/pdlog/node/demo"
+	"github.com/pdlog/pdlog/node/enginepb"
+)
+
+// onNode makes a command that talks to a live node over --socket, or the
+// socket of PDNODE_SOCKET.
+func onNode(sys Sys, c *cobra.Command, run func(ctx context.Context, n enginepb.EngineClient, args []string) error) *cobra.Command {
+	socket := c.Flags().String("socket", "", "the node's engine API socket (environment PDNODE_SOCKET)")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		path := *socket
+		if path == "" {
+			path = lookup(sys.Environ, "PDNODE_SOCKET")
+		}
+		if path == "" {
+			return usagef("%s: --socket is missing", c.CommandPath())
+		}
+		err := run(c.Context(), demo.Dial(path), args)
+		if err != nil && connect.CodeOf(err) == connect.CodeUnavailable {
+			return errors.Wrapf(err, "no node answers at %s: ", path)
+		}
+		return err
+	}
+	return c
+}
+
+func lookup(environ []string, name string) string {
+	for _, kv := range environ {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+func roomArg(s string) (uint64, error) {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n == 0 {
+		return 0, usagef("room %q is not a room number", s)
+	}
+	return n, nil
+}

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/lmittmann/tint"
+	"github.com/spf13/cobra"
+
+	"github.com/pdlog/pdlog/node"
+)
+
+// stopSlack: beyond the grace, for the rest to be aborted and the log closed.
+const stopSlack = 10 * time.Second
+
+func runCommand(sys Sys) *cobra.Command {
+	c := &cobra.Command{
+		Use: "run", Args: exactArgs(), Short: "the daemon",
+		Long: `Runs a node until SIGTERM or SIGINT, which drain it: no new rooms, open ones end or
+are aborted, the log is closed. A second signal ends it at once. SIGHUP reads the
+configuration again and takes what can change live (log.level).`,
+	}
+	file := c.Flags().String("config", "", "YAML file (environment PDNODE_CONFIG)")
+	node.BindFlags(c.Flags())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		load := func() (*node.Loaded, error) {
+			return node.Load(configPath(sys, *file), sys.Environ, c.Flags())
+		}
+		l, err := load()
+		if err != nil {
+			return err
+		}
+		var level slog.LevelVar
+		level.Set(levelOf(l.Log.Level))
+		log := newLogger(sys, l.Log.Format, &level)
+
+		signals := make(chan os.Signal, 4)
+		signal.Notify(signals, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
+		defer signal.Stop(signals)
+		n, err := node.Start(c.Context(), l.Config, log)
+		if err != nil {
+			return err
+		}
+		return serve(n, l, log, &level, signals, load)
+	}
+	return c
+}
+
+// serve waits for the node's end and turns signals into calls.
+func serve(n *node.Node, l *node.Loaded, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal, load func() (*node.Loaded, error)) error {
+	stopping := false
+	for {
+		select {
+		case <-n.Done():
+			return n.Err()
+		case s := <-signals:
+			switch {
+			case s == syscall.SIGHUP:
+				fresh, err := load()
+				if err != nil {
+					log.Error("the configuration was not taken", "err", err)
+					continue
+				}
+				reload(l, fresh, log, level)
+				l = fresh
+			case stopping:
+				log.Warn("a second signal: the node is closed as it is")
+				return n.Close()
+			default:
+				stopping = true
+				log.Info("draining", "signal", s.String(), "grace", l.StopGrace)
+				go func() {
+					ctx, cancel := context.WithTimeout(context.Background(), l.StopGrace+stopSlack)
+					defer cancel()
+					if err := n.Stop(ctx, l.StopGrace); err != nil {
+						log.Error("stop", "err", err)
+					}
+				}()
+			}
+		}
+	}
+}
+
+// reload takes what can change live and says what cannot.
+func reload(old, fresh *node.Loaded, log *slog.Logger, level *slog.LevelVar) {
+	was := map[string]string{}
+	for _, s := range old.Effective() {
+		was[s.Key] = s.Value
+	}
+	for _, s := range fresh.Effective() {
+		if was[s.Key] == s.Value {
+			continue
+		}
+		if s.Key == "log.level" {
+			level.Set(levelOf(s.Value))
+			log.Info("taken from the configuration", "key", s.Key, "value", s.Value)
+			continue
+		}
+		log.Warn("takes a restart", "key", s.Key, "now", was[s.Key], "file", s.Value)
+	}
+}
+
+func levelOf(word string) slog.Level {
+	var l slog.Level
+	if l.UnmarshalText([]byte(word)) != nil {
+		return slog.LevelInfo
+	}
+	return l
+}
+
+func newLogger(sys Sys, format string, level slog.Leveler) *slog.Logger {
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(sys.Stderr, &slog.HandlerOptions{Level: level}))
+	}
+	return slog.New(textHandler(sys.Stderr, level, sys.Terminal && lookup(sys.Environ, "NO_COLOR") == ""))
+}
+
+func textHandler(w io.Writer, level slog.Leveler, color bool) slog.Handler {
+	return tint.NewTextHandler(w, &tint.Options{Level: level, NoColor: !color, TimeFormat: "2006-01-02T15:04:05.000Z07:00"})
+}
