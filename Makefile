@@ -87,7 +87,7 @@ generate: deps-generate ## generate Go code from the .proto files
 	protoc -I backends/wirepb --go_out=backends/wirepb --go_opt=paths=source_relative \
 		--go-vtproto_out=backends/wirepb --go-vtproto_opt=paths=source_relative,features=marshal+unmarshal+size extension.proto; \
 	protoc -I node/enginepb --go_out=node/enginepb --go_opt=paths=source_relative \
-		--connect-go_out=node/enginepb --connect-go_opt=paths=source_relative engine.proto
+		--connect-go_out=node/enginepb --connect-go_opt=paths=source_relative --connect-go_opt=package_suffix= engine.proto
 
 check-generated: generate
 	@git diff --exit-code --stat -- '*.pb.go' '*.connect.go' || { echo "generated code is not current: run make generate and commit"; exit 1; }

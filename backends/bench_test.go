@@ -24,6 +24,29 @@ func benchDecode(b *testing.B, name string, at backends.Side, parts ...string) {
 	}
 }
 
+// The message itself, with the text of its address, is all that an ABORT takes:
+// they come in storms.
+func TestDecodeAbortAllocatesTheMessageAlone(t *testing.T) {
+	for _, name := range []string{"mooncake", "nixl", "mori"} {
+		d, err := backends.Lookup(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []backends.Frames{
+			{[]byte("ABORT"), []byte("4793981895866140836"), []byte("10.0.0.1"), []byte("5000"), []byte("7")},
+			{[]byte("ABORT"), []byte("4793981895866140836"), []byte("fe80:1111:2222:3333:4444:5555:6666:7777"), []byte("40123"), []byte("9223372036854775807")},
+			{[]byte("ABORT"), []byte("0"), []byte("10.0.0.1"), []byte("5000")},
+			{[]byte("ABORT"), []byte("4242")},
+		} {
+			var m backends.Message
+			n := testing.AllocsPerRun(100, func() { m = d.Decode(backends.AtPrefill, f) })
+			if m.Kind() != backends.KindAbort || n > 1 {
+				t.Errorf("%s %q: %s takes %v allocations, want 1", name, f, m.Kind(), n)
+			}
+		}
+	}
+}
+
 const benchExt = "PDX1\x0a\x02d0\x11\xef\xcd\xab\x89\x67\x45\x23\x01\x18\x04\x21\x01\x00\xc0\x9c\x96\xc4\xa0\x01\x28\xac\x06\x30\xaf\x06"
 
 func BenchmarkDecodeAbort(b *testing.B) {

@@ -3,6 +3,7 @@ package backends
 import (
 	"net/netip"
 	"strconv"
+	"unsafe"
 )
 
 // Bounds of the numbers on the wire.
@@ -98,12 +99,30 @@ func parseIP(s string) (netip.Addr, bool) {
 	return a, true
 }
 
+// maxIPText is the longest text of an IPv6 address, in bytes.
+const maxIPText = 45
+
 // readIP copies the text of an address.
 func readIP(b []byte) (string, bool) {
-	if len(b) > 45 { // the longest text of an IPv6 address
+	if len(b) > maxIPText {
 		return "", false
 	}
 	s := string(b)
+	_, ok := parseIP(s)
+	return s, ok
+}
+
+// ipText is the memory of an address's text, for messages that hold it
+// themselves. It is written once, by read.
+type ipText [maxIPText]byte
+
+// read is readIP into t: the string is t's memory and keeps it alive.
+func (t *ipText) read(b []byte) (string, bool) {
+	if len(b) == 0 || len(b) > maxIPText {
+		return "", false
+	}
+	n := copy(t[:], b)
+	s := unsafe.String(&t[0], n) //nolint:gosec // t does not change any more
 	_, ok := parseIP(s)
 	return s, ok
 }

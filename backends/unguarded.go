@@ -84,12 +84,20 @@ func Result(r *Reader, m Message) Message {
 	return m
 }
 
+// abortMemory is an Abort and the text of its address in one allocation: ABORTs
+// come in storms, when a node or a router ends.
+type abortMemory struct {
+	m  Abort
+	ip ipText
+}
+
 func decodeAbort(f Frames) Message {
 	r := NewReader(KindAbort, f, 2)
-	m := &Abort{Room: r.Room(1)}
+	mem := &abortMemory{m: Abort{Room: r.Room(1)}}
+	m := &mem.m
 	// A bad address or generation is dropped alone: an ABORT we can only half
 	// read must still end the room (wire.md 1.4, F38).
-	ip, ipOK := readIP(r.Frame(2))
+	ip, ipOK := mem.ip.read(r.Frame(2))
 	port, portOK := parsePort(r.Frame(3))
 	switch {
 	case ipOK && portOK:

@@ -27,6 +27,7 @@ func (n *Node) engineServer() *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle(enginepb.NewEngineHandler(&engine{n: n}))
 	n.healthRoutes(mux)
+	mux.Handle("GET /metrics", n.metricsHandler())
 	var p http.Protocols
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
@@ -80,7 +81,7 @@ func (e *engine) OpenReceive(ctx context.Context, req *connect.Request[enginepb.
 	if e.n.peers == nil {
 		return nil, refuse("bad_request", "this is a prefill node")
 	}
-	if !e.n.memory.ready() {
+	if !e.n.offered.Load() {
 		return nil, refuse("not_ready", "the memory of %d local ranks is not registered yet", e.n.cfg.Ranks)
 	}
 	open := projector.OpenRoom{
@@ -181,7 +182,11 @@ func (e *engine) ReportPage(ctx context.Context, req *connect.Request[enginepb.R
 // OpenSend waits for a room's metadata on prefill.
 func (e *engine) OpenSend(ctx context.Context, req *connect.Request[enginepb.OpenSendRequest]) (*connect.Response[enginepb.Done], error) {
 	q := req.Msg
-	return e.do(ctx, projector.AwaitRoom{Room: q.Room, RequestID: q.RequestId, TraceID: q.TraceId})
+	cmd := projector.AwaitRoom{Room: q.Room, RequestID: q.RequestId, TraceID: q.TraceId}
+	for _, r := range q.Ranks {
+		cmd.Ranks = append(cmd.Ranks, projector.MakeRank(e.n.cfg.Node, int(r)))
+	}
+	return e.do(ctx, cmd)
 }
 
 // SendChunk posts a chunk. It is answered when it is decided: its write does

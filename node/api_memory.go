@@ -73,6 +73,7 @@ func (n *Node) registerMemory(ctx context.Context, rank int, l layout) error {
 	}
 	if n.peers != nil && n.memory.ready() {
 		n.peers.memoryChanged()
+		n.offered.Store(true) // our registration is in every queue before any metadata
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/errors"
 	"github.com/google/renameio/v2"
 
+	"github.com/pdlog/pdlog/backends"
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/node/enginepb"
 	"github.com/pdlog/pdlog/projector"
@@ -35,10 +36,22 @@ func (n *Node) status() *enginepb.StatusResponse {
 	if n.receive != nil {
 		s.Counters["leases_live"] = uint64(n.receive.live()) //nolint:gosec // a count
 	}
+	if n.cfg.Role == "decode" {
+		for f := backends.AckReceipt; f <= backends.AckDrainFull; f++ {
+			s.Counters["acks_"+f.String()] = n.acks[f].Load()
+		}
+	}
 	ready := false
 	err := n.loop.see(func(m *projector.Machine, seq uint64) {
 		s.LastSeq, ready, s.Rooms = seq, m.Ready(), uint64(m.Rooms()) //nolint:gosec // a count
 		if n.cfg.Role == "decode" {
+			var weak uint64
+			for _, p := range m.State().Peers {
+				if p.Weak {
+					weak++
+				}
+			}
+			s.Counters["peers_weak"] = weak
 			c := m.PageCounts()
 			s.Pages = uint64(n.cfg.Pages)                 //nolint:gosec // positive
 			s.PagesFree = uint64(c["free"])               //nolint:gosec // counts
@@ -151,6 +164,9 @@ func (e *engine) Peers(context.Context, *connect.Request[enginepb.PeersRequest])
 			p := &enginepb.PeerView{
 				Node: v.Node, State: v.State, Pdlog: v.PDLog, Boot: v.Boot, Incarnation: v.Incarnation, Fence: v.Fence, Weak: v.Weak,
 			}
+			if q := m.State().Peers[v.Node]; q != nil {
+				p.AckForm = events.EnumWord(q.Form.Descriptor(), q.Form.Number())
+			}
 			for _, r := range v.Ranks {
 				p.Ranks = append(p.Ranks, &enginepb.PeerRankView{Rank: string(r.Rank), Address: r.Address, WireId: r.WireID})
 			}
@@ -162,7 +178,7 @@ func (e *engine) Peers(context.Context, *connect.Request[enginepb.PeersRequest])
 	}
 	if e.n.peers != nil {
 		for _, p := range out.Peers {
-			p.Bootstrap = e.n.peers.addressOf(p.Node)
+			p.Bootstrap, p.Incompatible = e.n.peers.about(p.Node)
 		}
 	}
 	return connect.NewResponse(out), nil

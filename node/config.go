@@ -22,7 +22,7 @@ import (
 type Config struct {
 	Node      string   `koanf:"node"`      // stable name; 1-128 bytes of 0x21-0x7e without "/"
 	Role      string   `koanf:"role"`      // prefill or decode
-	Ranks     int      `koanf:"ranks"`     // local ranks (tensor parallel)
+	Ranks     int      `koanf:"ranks"`     // local ranks (tensor parallel); 0: prefill, a bootstrap server for others alone
 	Dialect   string   `koanf:"dialect"`   // mooncake, nixl or mori
 	DataDir   string   `koanf:"data_dir"`  // holds log/, nats/ and the socket
 	Listen    string   `koanf:"listen"`    // host the control sockets and the data plane bind to
@@ -36,6 +36,16 @@ type Config struct {
 	AuxRows  int    `koanf:"aux_rows"`       // decode: rows of the aux buffer; 0 = as many as pages, at least 64
 	DType    string `koanf:"kv_cache_dtype"` // must be the same on both sides
 
+	// Extension: pdlog's own frames and questions (wire.md 9). Without them the
+	// node is an SGLang rank to everybody: no proofs, no keys for our providers.
+	Extension bool `koanf:"extension"`
+	// What a prefill's bootstrap server says (http.md): the key set of the
+	// topology answer, base or policy; the policy in it, early or
+	// prefill_complete; and whether this node's own ranks are registered there.
+	TopologyKeys           string `koanf:"topology_keys"`
+	DecodeAllocationPolicy string `koanf:"decode_allocation_policy"`
+	RegisterOwn            bool   `koanf:"register_own"`
+
 	ReleasePolicy    string        `koanf:"release_policy"` // fence, hold or timeout
 	AckTimeout       time.Duration `koanf:"ack_timeout"`
 	AbortRetry       time.Duration `koanf:"abort_retry"`
@@ -46,10 +56,16 @@ type Config struct {
 	WeakPeers        string        `koanf:"weak_peers"`     // refuse or allow peers that cannot prove a drain
 	EngineTimeout    time.Duration `koanf:"engine_timeout"` // an engine that left and is not back after it has left its rooms; 0 = never
 	StopGrace        time.Duration `koanf:"stop_grace"`     // how long open rooms may still end after SIGTERM
+	// SGLangAckForm is how the prefill peers that are not pdlog answer an ABORT:
+	// v2 when their writes have drained, v1 with a receipt, which proves nothing
+	// and makes them weak (wire.md 1.5, F44, F45).
+	SGLangAckForm string `koanf:"sglang_ack_form"`
 
 	RDMA RDMAConfig `koanf:"rdma"`
 	NATS NATSConfig `koanf:"nats"`
 	Log  LogConfig  `koanf:"log"`
+
+	Metrics MetricsConfig `koanf:"metrics"`
 }
 
 // RDMAConfig is the data plane.
@@ -86,6 +102,9 @@ func DefaultConfig() Config {
 		PageSize:         64,
 		Pages:            1024,
 		DType:            "auto",
+		Extension:        true,
+		TopologyKeys:     "base",
+		RegisterOwn:      true,
 		ReleasePolicy:    "fence",
 		AckTimeout:       5 * time.Second,
 		AbortRetry:       time.Second,
@@ -94,11 +113,15 @@ func DefaultConfig() Config {
 		TransferTimeout:  30 * time.Second,
 		Heartbeat:        5 * time.Second,
 		WeakPeers:        "refuse",
+		SGLangAckForm:    "v2",
 		EngineTimeout:    60 * time.Second,
 		StopGrace:        10 * time.Second,
-		RDMA:             RDMAConfig{Provider: "auto", FaultSeed: 1},
-		NATS:             NATSConfig{Embedded: true, Host: "127.0.0.1", Port: 4222, Cluster: "default", Replicas: 1},
-		Log:              LogConfig{Level: "info", Format: "text"},
+
+		DecodeAllocationPolicy: "early",
+
+		RDMA: RDMAConfig{Provider: "auto", FaultSeed: 1},
+		NATS: NATSConfig{Embedded: true, Host: "127.0.0.1", Port: 4222, Cluster: "default", Replicas: 1},
+		Log:  LogConfig{Level: "info", Format: "text"},
 	}
 }
 
@@ -137,9 +160,13 @@ var words = map[string][]string{
 	"dialect":        {"mooncake", "nixl", "mori"},
 	"release_policy": {"fence", "hold", "timeout"},
 	"weak_peers":     {"refuse", "allow"},
+	"topology_keys":  {"base", "policy"},
 	"rdma.provider":  {"auto", "tcp"},
 	"log.level":      {"debug", "info", "warn", "error"},
 	"log.format":     {"text", "json"},
+
+	"decode_allocation_policy": {"early", "prefill_complete"},
+	"sglang_ack_form":          {"v1", "v2"},
 }
 
 var clusterWord = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
@@ -152,7 +179,8 @@ func (c *Config) Validate() error {
 	}
 	for _, w := range []struct{ key, have string }{
 		{"role", c.Role}, {"dialect", c.Dialect}, {"release_policy", c.ReleasePolicy},
-		{"weak_peers", c.WeakPeers}, {"rdma.provider", c.RDMA.Provider},
+		{"weak_peers", c.WeakPeers}, {"rdma.provider", c.RDMA.Provider}, {"topology_keys", c.TopologyKeys},
+		{"decode_allocation_policy", c.DecodeAllocationPolicy}, {"sglang_ack_form", c.SGLangAckForm},
 		{"log.level", c.Log.Level}, {"log.format", c.Log.Format},
 	} {
 		if !slices.Contains(words[w.key], w.have) {
@@ -163,7 +191,7 @@ func (c *Config) Validate() error {
 		key          string
 		have, lo, hi int
 	}{
-		{"ranks", c.Ranks, 1, 1024},
+		{"ranks", c.Ranks, 0, 1024},
 		{"page_size", c.PageSize, 1, 1 << 20},
 		{"pages", c.Pages, 1, 1 << 28},
 		{"aux_rows", c.AuxRows, 0, 1 << 28},
@@ -207,16 +235,27 @@ func (c *Config) Validate() error {
 	if !clusterWord.MatchString(c.NATS.Cluster) {
 		return badKey("nats.cluster", "want letters, digits, - and _, have %q", c.NATS.Cluster)
 	}
+	if m := c.Metrics.Listen; m != "" {
+		if _, _, err := net.SplitHostPort(m); err != nil {
+			return badKey("metrics.listen", "want host:port, have %q", m)
+		}
+	}
 	return c.validateRole()
 }
 
 func (c *Config) validateRole() error {
+	if c.Ranks == 0 && (c.Role != "prefill" || c.RegisterOwn) {
+		return badKey("ranks", "0 is for a prefill that serves its bootstrap server to others alone: role prefill, register_own false")
+	}
 	if c.Role == "prefill" {
 		if _, _, err := net.SplitHostPort(c.Bootstrap); err != nil {
 			return badKey("bootstrap", "want host:port, have %q", c.Bootstrap)
 		}
 		if len(c.Peers) > 0 {
 			return badKey("peers", "belongs to role decode")
+		}
+		if c.RegisterOwn && c.DecodeAllocationPolicy != "early" {
+			return badKey("decode_allocation_policy", "is %s, but this node's own ranks are early: set register_own to false", c.DecodeAllocationPolicy)
 		}
 		return nil
 	}
@@ -284,6 +323,13 @@ func (c *Config) policy() events.Policy {
 		return events.Policy_POLICY_TIMEOUT
 	}
 	return events.Policy_POLICY_FENCE
+}
+
+func (c *Config) sglangForm() events.AckForm {
+	if c.SGLangAckForm == "v1" {
+		return events.AckForm_ACK_FORM_V1
+	}
+	return events.AckForm_ACK_FORM_V2
 }
 
 func (c *Config) side() backends.Side {

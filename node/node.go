@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/errors"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdlog/pdlog/backends"
 	_ "github.com/pdlog/pdlog/backends/all" // the dialects
@@ -42,6 +43,7 @@ type Node struct {
 	senders *senders
 	shapes  *shapes
 	memory  *memoryTable
+	offered atomic.Bool // every local rank has memory, and the peers were told of it
 	domain  rdma.Domain
 	receive *receivePlane // decode
 	post    *postPlane    // prefill
@@ -58,6 +60,7 @@ type Node struct {
 
 	effects      atomic.Uint64
 	revokeFailed atomic.Uint64
+	acks         [backends.AckDrainFull + 1]atomic.Uint64 // decode: ABORT_ACKs received, by form
 	draining     atomic.Bool
 	memoryMu     sync.Mutex
 	engines      engineClock
@@ -70,7 +73,13 @@ type Node struct {
 	background sync.WaitGroup
 	done       chan struct{}
 	endOnce    sync.Once
-	err        error // valid when done is closed
+
+	metrics     *metrics
+	metricsOnce sync.Once
+	metricsAddr string
+	gatherer    prometheus.Gatherer
+
+	err error // valid when done is closed
 }
 
 // Start runs a node: it opens the log, rebuilds the state from all of it,
@@ -85,7 +94,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, log: log.With("node", cfg.Node), began: time.Now(),
-		shapes: newShapes(cfg.Ranks), memory: newMemoryTable(cfg.Ranks), hub: newHub(),
+		shapes: newShapes(cfg.Ranks), memory: newMemoryTable(cfg.Ranks), hub: newHub(), metrics: newMetrics(),
 		halt: make(chan struct{}), done: make(chan struct{}),
 	}
 	n.life, n.cancel = context.WithCancel(context.Background())
@@ -142,7 +151,7 @@ func randomBoot() (uint64, error) {
 
 func (n *Node) openLog(ctx context.Context) error {
 	l, rec, err := store.Open(ctx, n.cfg.LogDir(), store.Options{
-		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.out.advance, Socket: n.cfg.SocketPath(), Logger: n.log,
+		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.onDurable, Socket: n.cfg.SocketPath(), Logger: n.log,
 	})
 	if err != nil {
 		return errors.Wrapf(err, "open log %s", n.cfg.LogDir())
@@ -153,6 +162,12 @@ func (n *Node) openLog(ctx context.Context) error {
 		n.log.Warn("the log is behind its head file", "last_seq", rec.LastSeq, "head_seq", rec.HeadSeq)
 	}
 	return nil
+}
+
+// onDurable is told of each durable sequence by the log's committer.
+func (n *Node) onDurable(seq uint64) {
+	n.metrics.durable(seq)
+	n.out.advance(seq)
 }
 
 // bind takes the control sockets of the local ranks.
@@ -206,6 +221,7 @@ func (n *Node) rebuild(unknown []string) error {
 		for _, e := range evs {
 			m.Apply(e)
 			last = max(last, deadlineClock(e))
+			n.metrics.restore(e)
 			noteForeign(foreign, e)
 		}
 		from = evs[len(evs)-1].Seq + 1
@@ -217,7 +233,7 @@ func (n *Node) rebuild(unknown []string) error {
 	}
 	n.loop = &loop{
 		m: m, log: n.store, clock: startClock(last), out: n.out, seq: n.store.Appended(),
-		fail: n.fail, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
+		fail: n.fail, stats: n.metrics, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	id := n.store.LogID()
 	start := projector.Start{Boot: n.boot, Incarnation: n.store.Incarnation(), LogID: id[:], UnknownPast: unknown != nil, AskPeers: unknown}
@@ -229,6 +245,7 @@ func (n *Node) rebuild(unknown []string) error {
 	if err := n.store.Append(b.evs, b.class); err != nil {
 		return errors.Wrap(err, "record the start")
 	}
+	n.metrics.observe(b.evs)
 	b.evs = nil
 	n.loop.flush(&b)
 	n.logSince = m.LogSince()

@@ -61,6 +61,10 @@ func (n *Node) askable(ctx context.Context) []string {
 	names := []string{}
 	for _, addr := range n.cfg.Peers {
 		name := addr
+		if !n.cfg.Extension {
+			names = append(names, name)
+			continue
+		}
 		if info, ok, err := n.client.Discover(ctx, addr); err == nil && ok {
 			name = info.Node
 		}
@@ -75,6 +79,10 @@ func (n *Node) askable(ctx context.Context) []string {
 // until it says nothing, or ack_timeout has passed since its first answer: what
 // is open then may end by itself no more (wire.md 9.2).
 func (n *Node) askPast(name string) {
+	if !n.cfg.Extension { // nobody is asked, so nobody answers for the past
+		n.loop.tell(projector.PastAnswer{Node: name})
+		return
+	}
 	wait := discoverFirst
 	var first time.Time
 	for {

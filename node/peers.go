@@ -138,9 +138,13 @@ func (t *peerTable) probe(ctx context.Context, p *prefill) *prefill {
 // discover asks a prefill who it is, registers with its ranks and tells the
 // core. nil: there is no answer that can be used yet.
 func (t *peerTable) discover(ctx context.Context, addr string) *prefill {
-	info, isPDLog, err := t.ask.Discover(ctx, addr)
-	if err != nil {
-		return nil
+	var info bootstrap.NodeInfo
+	var isPDLog bool
+	var err error
+	if t.cfg.Extension {
+		if info, isPDLog, err = t.ask.Discover(ctx, addr); err != nil {
+			return nil
+		}
 	}
 	topo, err := t.ask.Topology(ctx, addr, bootstrap.Local{PageSize: t.cfg.PageSize, KVCacheDType: t.cfg.DType})
 	var refused *bootstrap.RefusedError
@@ -152,7 +156,7 @@ func (t *peerTable) discover(ctx context.Context, addr string) *prefill {
 		topology: topology{tp: max(topo.AttnTPSize, 1), cp: max(topo.AttnCPSize, 1), pp: max(topo.PPSize, 1), allCP: topo.EnableDSACacheLayerSplit},
 		seen: projector.PeerDiscovered{
 			Node: addr, PageSize: uint64(topo.PageSize), DType: topo.KVCacheDType, //nolint:gosec // positive
-			Form: events.AckForm_ACK_FORM_V2, Fence: events.FenceKind_FENCE_KIND_NONE,
+			Form: t.cfg.sglangForm(), Fence: events.FenceKind_FENCE_KIND_NONE,
 		},
 	}
 	var ranks []bootstrap.Rank
@@ -284,6 +288,16 @@ func (t *peerTable) addressOf(node string) string {
 		return p.bootstrap
 	}
 	return ""
+}
+
+// about says where a node's bootstrap server is, and why it cannot be served.
+func (t *peerTable) about(node string) (address, incompatible string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.byNode[node]; p != nil {
+		return p.bootstrap, p.seen.Incompatible
+	}
+	return "", ""
 }
 
 // rediscover asks a node again who it is, soon.

@@ -61,7 +61,7 @@ func (n *Node) openPlanes(ctx context.Context) error {
 }
 
 // openBootstrap makes the prefill's bootstrap server, which knows its own ranks
-// from the beginning.
+// from the beginning unless others alone are served by it (register_own).
 func (n *Node) openBootstrap() (*bootstrap.Server, error) {
 	id := n.store.LogID()
 	ranks := make([]bootstrap.Rank, len(n.addresses))
@@ -74,11 +74,12 @@ func (n *Node) openBootstrap() (*bootstrap.Server, error) {
 	}
 	s, err := bootstrap.New(bootstrap.Config{
 		Node: n.cfg.Node, Boot: n.boot, Incarnation: n.store.Incarnation(), Version: Version,
-		LogSince: func() uint64 { return n.logSince }, LogID: id[:], Extension: true,
+		LogSince: func() uint64 { return n.logSince }, LogID: id[:], Extension: n.cfg.Extension,
+		TopologyKeys: bootstrap.TopologyKeys(n.cfg.TopologyKeys), DecodeAllocationPolicy: bootstrap.AllocationPolicy(n.cfg.DecodeAllocationPolicy),
 		OwnRanks: func() []bootstrap.Rank { return ranks }, Outstanding: n.outstanding, Log: n.log,
 	})
-	if err != nil {
-		return nil, err
+	if err != nil || !n.cfg.RegisterOwn {
+		return s, err
 	}
 	for i, r := range ranks {
 		err := s.Register(bootstrap.Registration{

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/pdlog/pdlog/backends"
 	"github.com/pdlog/pdlog/projector"
@@ -43,10 +44,56 @@ func (l *listener) run() {
 
 func (l *listener) take(f backends.Frames) {
 	m := l.n.dialect.Decode(l.side, f)
+	if !l.n.cfg.Extension {
+		withoutExtension(m)
+	}
+	if a, ok := m.(*backends.AbortAck); ok {
+		l.n.acks[a.Form()].Add(1)
+	}
 	if r, ok := m.(*backends.Registration); ok && !r.Peer.IsZero() {
 		l.n.shapes.put(r.Peer.Key(), shape{pageBytes: r.KVItemLen, ranks: int(r.AttnTPSize), rank: int(r.Rank())})
 	}
-	l.n.loop.tell(backends.ToCommand(m, l.rank, f))
+	cmd := backends.ToCommand(m, l.rank, f)
+	if a, ok := cmd.(projector.AuxArrived); ok {
+		if why := l.n.auxMisfit(a); why != "" {
+			cmd = projector.Rejected{Kind: m.Kind().String(), Reason: why, From: string(l.rank)}
+		}
+	}
+	l.n.loop.tell(cmd)
+}
+
+// auxMisfit says why an aux row that came as a message cannot be meant for the
+// memory registered here, whatever room it names: nobody fails a room by it
+// (wire.md F28).
+func (n *Node) auxMisfit(a projector.AuxArrived) string {
+	m := n.memory.rank(a.At.Index())
+	switch {
+	case m == nil || m.auxRows == 0:
+		return "no aux memory is registered"
+	case a.Index != 0:
+		return fmt.Sprintf("aux buffer %d, one is registered", a.Index)
+	case uint64(a.Row) >= m.auxRows:
+		return fmt.Sprintf("aux row %d of %d", a.Row, m.auxRows)
+	case a.Bytes > m.auxBytes:
+		return fmt.Sprintf("%d bytes for a row of %d", a.Bytes, m.auxBytes)
+	}
+	return ""
+}
+
+// withoutExtension: a node whose extension is off does not read it either.
+func withoutExtension(m backends.Message) {
+	switch m := m.(type) {
+	case *backends.Registration:
+		m.Ext = nil
+	case *backends.Metadata:
+		m.Ext = nil
+	case *backends.Abort:
+		m.Ext = nil
+	case *backends.AbortAck:
+		m.Ext = nil
+	case *backends.Status:
+		m.Ext = nil
+	}
 }
 
 // encode writes an effect's message; plain is the same without the extension.
@@ -67,6 +114,7 @@ var errRoomEnded = errors.New("the room ended before its metadata left")
 // sendMetadata grants the pair's lease and sends. The outcome comes back as a
 // command, from the sender when the message has left.
 func (n *Node) sendMetadata(a projector.SendMetadata) {
+	a.WithExt = a.WithExt && n.cfg.Extension
 	done := func(err error) {
 		r := projector.PublishResult{RoomSeq: a.RoomSeq, Rank: a.Rank, To: a.To}
 		if err != nil {
@@ -100,12 +148,14 @@ func (n *Node) sendMetadata(a projector.SendMetadata) {
 }
 
 func (n *Node) sendAbort(a projector.SendAbort) {
+	a.WithExt = a.WithExt && n.cfg.Extension
 	m, err := backends.FromAbort(a, n.self(a.To))
 	f, err := n.encode(m, err)
 	n.sendOrLog(a.Address, outgoing{frames: f}, err)
 }
 
 func (n *Node) sendAck(a projector.SendAck) {
+	a.WithExt = a.WithExt && n.cfg.Extension
 	f, err := n.encode(backends.FromAck(a), nil)
 	out := outgoing{frames: f}
 	if err == nil && a.WithExt {
@@ -119,6 +169,7 @@ func (n *Node) sendAck(a projector.SendAck) {
 }
 
 func (n *Node) sendStatus(a projector.SendStatus) {
+	a.WithExt = a.WithExt && n.cfg.Extension
 	f, err := n.encode(backends.FromStatus(a), nil)
 	out := outgoing{frames: f}
 	if err == nil && a.WithExt {

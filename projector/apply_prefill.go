@@ -13,6 +13,9 @@ func (m *Machine) applyPrefill(e *events.Event) {
 		r := m.newPRoom(e)
 		r.Awaited = true
 		r.RequestID, r.TraceID = p.RoomOpened.RequestId, p.RoomOpened.TraceId
+		for _, pr := range p.RoomOpened.Pairs {
+			r.Expect = append(r.Expect, RankID(pr.Rank))
+		}
 		return
 	case *events.Event_MetadataReceived:
 		m.applyMetadata(e, p.MetadataReceived)

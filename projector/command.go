@@ -329,6 +329,9 @@ type AwaitRoom struct {
 	Room      uint64
 	RequestID string
 	TraceID   string
+	// Ranks are the local ranks that will send; empty = not said. The room has
+	// not succeeded before each of them is done.
+	Ranks []RankID
 }
 
 // SendChunk hands one chunk of a room to the writers of a rank. The

@@ -174,7 +174,45 @@ func (m *Machine) register(c WireRegister) {
 	if ep != nil && ep.Rank == rank && ep.Boot == p.PeerBoot && ep.Inc == p.PeerIncarnation && ep.Session == c.Session && ep.at[c.At] {
 		return
 	}
+	reborn := p.PeerBoot != 0 && m.knewOtherLife(rank, p.PeerBoot)
 	m.emit(&events.Event{Rank: string(c.At), Cause: causeOf(c.Ext), Payload: &events.Event_PeerRegistered{PeerRegistered: p}})
+	if reborn || ep != nil && ep.Address != c.Address {
+		m.repeatStatus(c.At, rank, c.Address)
+	}
+}
+
+// knewOtherLife: a destination of ours was given by another life of the rank.
+func (m *Machine) knewOtherLife(rank RankID, boot uint64) bool {
+	for _, r := range m.st.PRooms {
+		for _, d := range r.Dests {
+			if d.To == rank && d.Boot != 0 && d.Boot != boot {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// repeatStatus tells a decode rank that has come back, perhaps at another
+// address, how its rooms ended meanwhile. Repeats are marked as such.
+func (m *Machine) repeatStatus(at, to RankID, addr string) {
+	for _, key := range sortedKeys(m.st.PRooms) {
+		r := m.st.PRooms[key]
+		for _, d := range r.Dests {
+			if d.Rank != at || d.To != to || d.StatusTold == 0 {
+				continue
+			}
+			ok := d.StatusTold == events.TerminalStatus_TERMINAL_STATUS_SUCCESS
+			s := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(at), Payload: &events.Event_StatusSent{StatusSent: &events.StatusSent{
+				To: string(to), Status: d.StatusTold, Reason: r.Reason, DecodeRoomSeq: d.RoomSeq, Repeat: true,
+			}}})
+			x := m.ext(d.RoomSeq, s)
+			x.Reason = r.Reason
+			m.doAfter(s, SendStatus{
+				Room: r.Room, Rank: at, WireID: m.wireID(at), To: to, Address: addr, Success: ok, Reason: r.Reason, WithExt: m.gates[addr], Ext: x,
+			})
+		}
+	}
 }
 
 // seeLife notices that a decode node is in another life.

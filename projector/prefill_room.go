@@ -35,9 +35,11 @@ func (m *Machine) await(c AwaitRoom) {
 		return
 	}
 	seq := m.st.Seq + 1
-	m.emit(&events.Event{Room: c.Room, RoomSeq: seq, Payload: &events.Event_RoomOpened{RoomOpened: &events.RoomOpened{
-		Role: events.Role_ROLE_PREFILL, RequestId: c.RequestID, TraceId: c.TraceID,
-	}}})
+	opened := &events.RoomOpened{Role: events.Role_ROLE_PREFILL, RequestId: c.RequestID, TraceId: c.TraceID}
+	for _, rank := range c.Ranks {
+		opened.Pairs = append(opened.Pairs, &events.Pair{Rank: string(rank)})
+	}
+	m.emit(&events.Event{Room: c.Room, RoomSeq: seq, Payload: &events.Event_RoomOpened{RoomOpened: opened}})
 	m.res.RoomSeq = seq
 	m.touch(seq)
 }
@@ -321,7 +323,7 @@ func (m *Machine) conclude(r *PRoom) {
 	if len(r.Dests) == 0 {
 		return
 	}
-	all := len(r.Queue) == 0
+	all := len(r.Queue) == 0 && r.allHere()
 	for _, rank := range r.ranks() {
 		pr := r.done(rank)
 		if pr.Concluded || r.dummyRank(rank) {
@@ -342,6 +344,16 @@ func (m *Machine) conclude(r *PRoom) {
 		seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomSucceeded{RoomSucceeded: &events.RoomSucceeded{}}})
 		m.doAfter(seq, Tell{Kind: TellSucceeded, Room: r.Room, RoomSeq: r.Seq})
 	}
+}
+
+// allHere: every rank that the engine said would send has its metadata.
+func (r *PRoom) allHere() bool {
+	for _, rank := range r.Expect {
+		if !r.ready(rank) {
+			return false
+		}
+	}
+	return true
 }
 
 // ranks lists the local ranks that hold a destination, in order.

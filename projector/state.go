@@ -193,8 +193,9 @@ type PRoom struct {
 	Seq        roomKey
 	Life       uint64 // incarnation of the node that opened it
 	OpenedAt   uint64
-	ActiveAt   uint64 // last metadata, post or end of a write
-	Awaited    bool   // the engine knows it
+	ActiveAt   uint64   // last metadata, post or end of a write
+	Awaited    bool     // the engine knows it
+	Expect     []RankID // local ranks that the engine said would send
 	Dests      []*Dest
 	Tokens     map[uint64]*Token
 	Queue      []queued

@@ -30,6 +30,15 @@ func newPrefillEngine(e *engine) *prefillEngine {
 	return p
 }
 
+// ranks are all ranks of our node: each writes its part of every page.
+func (p *prefillEngine) ranks() []uint32 {
+	out := make([]uint32, p.plan.PrefillRanks)
+	for i := range out {
+		out[i] = uint32(i) //nolint:gosec // few
+	}
+	return out
+}
+
 // run waits for its requests; they come by hear.
 func (p *prefillEngine) run(ctx context.Context) {
 	<-ctx.Done()
@@ -117,7 +126,7 @@ func (p *prefillEngine) open(ctx context.Context, it Item) (seq uint64, err erro
 		if err := p.hub.awaitLive(ctx); err != nil {
 			return err
 		}
-		res, err := p.c.OpenSend(ctx, connect.NewRequest(&enginepb.OpenSendRequest{Room: it.Room}))
+		res, err := p.c.OpenSend(ctx, connect.NewRequest(&enginepb.OpenSendRequest{Room: it.Room, Ranks: p.ranks()}))
 		if err == nil {
 			seq = res.Msg.GetRoomSeq()
 		}

@@ -632,10 +632,13 @@ func (x *OpenReceiveResponse) GetAux() uint32 {
 }
 
 type OpenSendRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Room          uint64                 `protobuf:"varint,1,opt,name=room,proto3" json:"room,omitempty"`
-	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	TraceId       string                 `protobuf:"bytes,3,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Room      uint64                 `protobuf:"varint,1,opt,name=room,proto3" json:"room,omitempty"`
+	RequestId string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	TraceId   string                 `protobuf:"bytes,3,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	// Local ranks that will send; none = not said. The room has not succeeded
+	// before each of them is done.
+	Ranks         []uint32 `protobuf:"varint,4,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -689,6 +692,13 @@ func (x *OpenSendRequest) GetTraceId() string {
 		return x.TraceId
 	}
 	return ""
+}
+
+func (x *OpenSendRequest) GetRanks() []uint32 {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
 }
 
 type SendChunkRequest struct {
@@ -2660,12 +2670,13 @@ const file_engine_proto_rawDesc = "" +
 	"\x13OpenReceiveResponse\x12\x19\n" +
 	"\broom_seq\x18\x01 \x01(\x04R\aroomSeq\x12\x14\n" +
 	"\x05pages\x18\x02 \x03(\rR\x05pages\x12\x10\n" +
-	"\x03aux\x18\x03 \x01(\rR\x03aux\"_\n" +
+	"\x03aux\x18\x03 \x01(\rR\x03aux\"u\n" +
 	"\x0fOpenSendRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x19\n" +
-	"\btrace_id\x18\x03 \x01(\tR\atraceId\"\xf8\x01\n" +
+	"\btrace_id\x18\x03 \x01(\tR\atraceId\x12\x14\n" +
+	"\x05ranks\x18\x04 \x03(\rR\x05ranks\"\xf8\x01\n" +
 	"\x10SendChunkRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
