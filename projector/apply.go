@@ -130,6 +130,7 @@ func (m *Machine) applyIncarnation(p *events.PeerIncarnationSeen) {
 	for _, ep := range m.st.Endpoints {
 		if ep.Rank.Node() == p.Peer {
 			ep.Boot, ep.Inc, ep.LogID = p.NewBoot, p.NewIncarnation, p.LogId
+			ep.at = map[RankID]bool{} // it has to register anew
 		}
 	}
 	if p.NewIncarnation <= p.OldIncarnation {

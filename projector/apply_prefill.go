@@ -47,9 +47,10 @@ func (m *Machine) applyPrefill(e *events.Event) {
 		r.Posted, r.ActiveAt = true, e.Clock()
 		m.st.tokens[c.Token] = r.Seq
 		r.Tokens[c.Token] = &Token{ID: c.Token, Rank: RankID(e.Rank), To: RankID(c.To), Chunk: c.Chunk, Bytes: c.Bytes, PostedAt: e.Clock()}
-		pr := r.rank(RankID(e.Rank))
-		pr.Writes++
-		pr.LastPosted = pr.LastPosted || c.Last
+		r.rank(RankID(e.Rank)).Writes++
+		if d := r.dest(RankID(e.Rank), RankID(c.To)); d != nil && c.Last {
+			d.LastPosted = true
+		}
 		r.unqueue(RankID(e.Rank), c.Chunk)
 	case *events.Event_ChunkCompleted:
 		m.closeToken(r, p.ChunkCompleted.Token)

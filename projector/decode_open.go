@@ -42,6 +42,8 @@ func (m *Machine) admit(c *OpenRoom) (aux uint32, ref *Refusal) {
 	}
 	st := m.st
 	switch {
+	case c.Room == 0: // the aux row's gate reads 0 as "not arrived" (wire.md 3.3)
+		return no("bad_request", "room 0 is no identity")
 	case st.Draining:
 		return no("not_ready", "the node is draining")
 	case len(st.Unsettled) > 0:

@@ -11,6 +11,10 @@ func (m *Machine) pcurrent(room uint64) *PRoom { return m.st.PRooms[m.st.PCurren
 // await: the engine has the request (or its first chunk) and waits for
 // metadata.
 func (m *Machine) await(c AwaitRoom) {
+	if c.Room == 0 {
+		m.refuse("bad_request", "room 0 is no identity")
+		return
+	}
 	if r := m.pcurrent(c.Room); r != nil {
 		m.res.RoomSeq = r.Seq
 		switch {
@@ -60,6 +64,9 @@ func (m *Machine) admitP() *Refusal {
 // for a new incarnation (I7, F16).
 func (m *Machine) metadata(c WireMetadata) {
 	ep, why := m.endpoint(c.Address, c.Ext)
+	if why == "" && c.Room == 0 {
+		why = "room 0 is no identity"
+	}
 	if why != "" {
 		m.reject(Rejected{Kind: "metadata", Reason: why, From: c.Address})
 		return
@@ -329,7 +336,7 @@ func (m *Machine) conclude(r *PRoom) {
 		if pr.Concluded || r.dummyRank(rank) {
 			continue
 		}
-		if !pr.LastPosted || r.openTokens(rank) > 0 || r.queuedFor(rank) || !r.ready(rank) {
+		if !r.lastPosted(rank) || r.openTokens(rank) > 0 || r.queuedFor(rank) || !r.ready(rank) {
 			all = false
 			continue
 		}
@@ -344,6 +351,16 @@ func (m *Machine) conclude(r *PRoom) {
 		seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomSucceeded{RoomSucceeded: &events.RoomSucceeded{}}})
 		m.doAfter(seq, Tell{Kind: TellSucceeded, Room: r.Room, RoomSeq: r.Seq})
 	}
+}
+
+// lastPosted: every destination of the rank that is owed data got its last chunk.
+func (r *PRoom) lastPosted(rank RankID) bool {
+	for _, d := range r.Dests {
+		if d.Rank == rank && !d.Dummy && !d.LastPosted {
+			return false
+		}
+	}
+	return true
 }
 
 // allHere: every rank that the engine said would send has its metadata.

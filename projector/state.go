@@ -219,10 +219,9 @@ type PRoom struct {
 
 // PRank is what one local rank has done for a room.
 type PRank struct {
-	LastPosted bool
-	Concluded  bool // its success was told
-	Drained    bool // a Drained event stands
-	Writes     uint64
+	Concluded bool // its success was told
+	Drained   bool // a Drained event stands
+	Writes    uint64
 }
 
 // Dest is one destination: a decode rank that gave its pages to a local rank.
@@ -242,6 +241,7 @@ type Dest struct {
 	Keys       []*events.WriteKey
 	MetaSeq    uint64
 	StatusTold events.TerminalStatus
+	LastPosted bool // its last chunk has been posted
 }
 
 // Token is one posted write that has not ended.
