@@ -31,6 +31,8 @@ func (m *Machine) sendChunk(c SendChunk) {
 	switch {
 	case !r.live():
 		m.skip(r, c, "the room has ended")
+	case r.done(c.Rank).Concluded: // decode may have released the pages by now
+		m.skip(r, c, "the rank has reported success")
 	case !r.ready(c.Rank):
 		q := &events.ChunkQueued{Chunk: c.Chunk, Pages: c.Pages, Last: c.Last, First: c.First, Count: uint64(c.Count), SourcePages: c.SourcePages}
 		for _, to := range c.To {
