@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net/http"
 	"time"
 
@@ -75,11 +76,23 @@ func refuse(word, format string, args ...any) error {
 	return apiError(&projector.Refusal{Word: word, Detail: errors.Newf(format, args...).Error()})
 }
 
+// roomNumber refuses a room that no dialect can name: it would be opened and
+// then neither published nor aborted on the wire.
+func roomNumber(room uint64) error {
+	if room > math.MaxInt64 {
+		return refuse("bad_request", "room %d is above 2^63-1", room)
+	}
+	return nil
+}
+
 // OpenReceive opens a room on decode.
 func (e *engine) OpenReceive(ctx context.Context, req *connect.Request[enginepb.OpenReceiveRequest]) (*connect.Response[enginepb.OpenReceiveResponse], error) {
 	q := req.Msg
 	if e.n.peers == nil {
 		return nil, refuse("bad_request", "this is a prefill node")
+	}
+	if err := roomNumber(q.Room); err != nil {
+		return nil, err
 	}
 	if !e.n.offered.Load() {
 		return nil, refuse("not_ready", "the memory of %d local ranks is not registered yet", e.n.cfg.Ranks)
@@ -182,6 +195,9 @@ func (e *engine) ReportPage(ctx context.Context, req *connect.Request[enginepb.R
 // OpenSend waits for a room's metadata on prefill.
 func (e *engine) OpenSend(ctx context.Context, req *connect.Request[enginepb.OpenSendRequest]) (*connect.Response[enginepb.Done], error) {
 	q := req.Msg
+	if err := roomNumber(q.Room); err != nil {
+		return nil, err
+	}
 	cmd := projector.AwaitRoom{Room: q.Room, RequestID: q.RequestId, TraceID: q.TraceId}
 	for _, r := range q.Ranks {
 		cmd.Ranks = append(cmd.Ranks, projector.MakeRank(e.n.cfg.Node, int(r)))
@@ -200,7 +216,7 @@ func (e *engine) SendChunk(ctx context.Context, req *connect.Request[enginepb.Se
 		return nil, refuse("bad_request", "rank %d of %d", q.Rank, e.n.cfg.Ranks)
 	}
 	cmd := projector.SendChunk{
-		Room: q.Room, Rank: projector.MakeRank(e.n.cfg.Node, int(q.Rank)), Chunk: q.Chunk,
+		Room: q.Room, RoomSeq: q.RoomSeq, Rank: projector.MakeRank(e.n.cfg.Node, int(q.Rank)), Chunk: q.Chunk,
 		Pages: q.Pages, First: q.First, Count: q.Count, SourcePages: q.SourcePages, Last: q.Last,
 	}
 	for _, to := range q.To {

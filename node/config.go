@@ -157,7 +157,6 @@ func badKey(key, format string, args ...any) error {
 // The words of the keys that take one of a few.
 var words = map[string][]string{
 	"role":           {"prefill", "decode"},
-	"dialect":        {"mooncake", "nixl", "mori"},
 	"release_policy": {"fence", "hold", "timeout"},
 	"weak_peers":     {"refuse", "allow"},
 	"topology_keys":  {"base", "policy"},
@@ -178,7 +177,7 @@ func (c *Config) Validate() error {
 		return badKey("node", "want 1 to 128 printable bytes without %q, have %q", "/", c.Node)
 	}
 	for _, w := range []struct{ key, have string }{
-		{"role", c.Role}, {"dialect", c.Dialect}, {"release_policy", c.ReleasePolicy},
+		{"role", c.Role}, {"release_policy", c.ReleasePolicy},
 		{"weak_peers", c.WeakPeers}, {"rdma.provider", c.RDMA.Provider}, {"topology_keys", c.TopologyKeys},
 		{"decode_allocation_policy", c.DecodeAllocationPolicy}, {"sglang_ack_form", c.SGLangAckForm},
 		{"log.level", c.Log.Level}, {"log.format", c.Log.Format},
@@ -186,6 +185,9 @@ func (c *Config) Validate() error {
 		if !slices.Contains(words[w.key], w.have) {
 			return badKey(w.key, "want one of %s, have %q", strings.Join(words[w.key], ", "), w.have)
 		}
+	}
+	if names := backends.Names(); !slices.Contains(names, c.Dialect) {
+		return badKey("dialect", "want one of %s, have %q", strings.Join(names, ", "), c.Dialect)
 	}
 	for _, n := range []struct {
 		key          string

@@ -44,6 +44,14 @@ func (n *Node) listen(ctx context.Context) error {
 		return errors.Wrapf(err, "socket: listen on %s", path)
 	}
 	n.servers = append(n.servers, &server{http: n.engineServer(), ln: ln, name: "engine API"})
+	if at := n.cfg.Metrics.Listen; at != "" {
+		ln, err := lc.Listen(ctx, "tcp", at)
+		if err != nil {
+			return errors.Wrap(err, "metrics.listen: listen")
+		}
+		n.metricsAddr = ln.Addr().String()
+		n.servers = append(n.servers, n.metricsServer(ln))
+	}
 	if n.cfg.Role != "prefill" {
 		return nil
 	}

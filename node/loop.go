@@ -47,6 +47,7 @@ type loop struct {
 	seq   uint64 // last sequence appended
 	full  bool   // what the machine was told of the log
 	fail  func(error)
+	stats *metrics // nil: nothing is counted
 
 	queue chan task
 	stop  chan struct{}
@@ -186,7 +187,9 @@ func (l *loop) step(b *batch, t task) {
 }
 
 func (l *loop) decide(b *batch, cmd projector.Command, result func(projector.Result), durable bool) {
+	began := time.Now()
 	r := l.m.Step(l.clock.now(), cmd)
+	l.stats.took(time.Since(began))
 	for _, e := range r.Events {
 		b.evs = append(b.evs, e)
 		l.seq = e.Seq
@@ -206,6 +209,10 @@ func (l *loop) flush(b *batch) bool {
 	if err := l.log.Append(b.evs, b.class); err != nil {
 		l.fail(errors.Wrap(err, "append to the log"))
 		return false
+	}
+	l.stats.observe(b.evs)
+	if b.class == events.Sync {
+		l.stats.appended(l.seq)
 	}
 	for i := range b.steps {
 		s := &b.steps[i]

@@ -53,7 +53,7 @@ func testConfig(t *testing.T, role, name string) Config {
 	c.Pages, c.AuxRows = testPages, testAux
 	c.NATS.Embedded = false
 	c.AckTimeout, c.AbortRetry = 500*time.Millisecond, 100*time.Millisecond
-	c.TransferTimeout = 5 * time.Second
+	c.TransferTimeout = 2 * patience // no test waits for it, also not on a busy machine
 	c.Heartbeat = 100 * time.Millisecond
 	if role == "prefill" {
 		c.Bootstrap = "127.0.0.1:0"

@@ -42,14 +42,16 @@ type peerTable struct {
 
 	mu     sync.Mutex
 	byNode map[string]*prefill
-	pokes  map[string]chan struct{} // by bootstrap address
-	wg     sync.WaitGroup
+
+	observed map[string]observed      // by node
+	pokes    map[string]chan struct{} // by bootstrap address
+	wg       sync.WaitGroup
 }
 
 func newPeerTable(cfg *Config, ask *bootstrap.Client, tell func(projector.Command)) *peerTable {
 	return &peerTable{
 		cfg: cfg, ask: ask, tell: tell,
-		byNode: map[string]*prefill{}, pokes: map[string]chan struct{}{},
+		byNode: map[string]*prefill{}, observed: map[string]observed{}, pokes: map[string]chan struct{}{},
 	}
 }
 
@@ -183,6 +185,7 @@ func (t *peerTable) discover(ctx context.Context, addr string) *prefill {
 		})
 		p.ext[at] = isPDLog && info.Speaks(bootstrap.FeaturePDX1)
 	}
+	t.recall(&p.seen)
 	t.adopt(p)
 	return p
 }

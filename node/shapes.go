@@ -48,7 +48,8 @@ type pageCut struct {
 
 // cut: equal pages go whole. With more ranks on our side, each of ours holds a
 // share of the other's page, in rank order; with more on theirs, each of theirs
-// takes its share of ours.
+// takes its share of ours. Where there are more ranks than shares, neighbours
+// hold copies of the same one (wire.md F30).
 func (s *shapes) cut(address string, page uint64, ours, theirs int) (pageCut, error) {
 	s.mu.RLock()
 	sh, ok := s.byAddr[address]
@@ -57,11 +58,25 @@ func (s *shapes) cut(address string, page uint64, ours, theirs int) (pageCut, er
 	case !ok || sh.pageBytes == 0 || sh.pageBytes == page:
 		return pageCut{srcLen: page, dstPage: page}, nil
 	case sh.pageBytes > page && sh.pageBytes%page == 0:
-		k := sh.pageBytes / page
-		return pageCut{srcLen: page, dstOff: uint64(ours) % k * page, dstPage: sh.pageBytes}, nil //nolint:gosec // ranks
+		if i, ok := share(ours, s.ranks, sh.ranks, sh.pageBytes/page); ok {
+			return pageCut{srcLen: page, dstOff: i * page, dstPage: sh.pageBytes}, nil
+		}
 	case sh.pageBytes < page && page%sh.pageBytes == 0:
-		k := page / sh.pageBytes
-		return pageCut{srcOff: uint64(theirs) % k * sh.pageBytes, srcLen: sh.pageBytes, dstPage: sh.pageBytes}, nil //nolint:gosec // ranks
+		if i, ok := share(theirs, sh.ranks, s.ranks, page/sh.pageBytes); ok {
+			return pageCut{srcOff: i * sh.pageBytes, srcLen: sh.pageBytes, dstPage: sh.pageBytes}, nil
+		}
 	}
-	return pageCut{}, errors.Newf("pages of %d bytes do not fit pages of %d bytes at %s", page, sh.pageBytes, address)
+	return pageCut{}, errors.Newf("pages of %d bytes on %d ranks do not fit pages of %d bytes on %d ranks at %s",
+		page, s.ranks, sh.pageBytes, sh.ranks, address)
+}
+
+// share is the part of n that a rank of the wider side has in a page of the
+// narrower side.
+func share(rank, wide, narrow int, n uint64) (uint64, bool) {
+	if narrow < 1 || rank < 0 || wide%narrow != 0 || wide == 0 || uint64(wide/narrow)%n != 0 {
+		return 0, false
+	}
+	group := wide / narrow // ranks that share one page
+	copies := uint64(group) / n
+	return uint64(rank%group) / copies, true //nolint:gosec // not negative
 }

@@ -49,6 +49,9 @@ func (l *listener) take(f backends.Frames) {
 	}
 	if a, ok := m.(*backends.AbortAck); ok {
 		l.n.acks[a.Form()].Add(1)
+		if a.Ext == nil && l.n.peers != nil {
+			l.n.observeAck(a, l.rank)
+		}
 	}
 	if r, ok := m.(*backends.Registration); ok && !r.Peer.IsZero() {
 		l.n.shapes.put(r.Peer.Key(), shape{pageBytes: r.KVItemLen, ranks: int(r.AttnTPSize), rank: int(r.Rank())})

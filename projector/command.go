@@ -339,6 +339,7 @@ type AwaitRoom struct {
 // nil, by position: pages First .. First+Count of the metadata's list.
 type SendChunk struct {
 	Room        uint64
+	RoomSeq     uint64 // the incarnation it is meant for; 0 = the number's newest (F17)
 	Rank        RankID
 	Chunk       uint32
 	Pages       []uint32

@@ -29,6 +29,8 @@ func (m *Machine) sendChunk(c SendChunk) {
 	}
 	m.res.RoomSeq = r.Seq
 	switch {
+	case c.RoomSeq != 0 && c.RoomSeq != r.Seq:
+		m.skip(r, c, fmt.Sprintf("meant for incarnation %d of the number", c.RoomSeq))
 	case !r.live():
 		m.skip(r, c, "the room has ended")
 	case r.done(c.Rank).Concluded: // decode may have released the pages by now

@@ -117,6 +117,10 @@ func (m *Machine) metadata(c WireMetadata) {
 		m.tellRefused(c, ep, seq, r, refused)
 		return
 	}
+	if r != nil && r.live() && r.ready(c.At) {
+		m.reject(Rejected{Kind: "metadata", Reason: "a peer more than the room needs", From: c.Address}) // F39
+		return
+	}
 	if r != nil && !r.live() {
 		if !r.sameIncarnation(node, seq) {
 			m.clearRoom(r)

@@ -23,9 +23,14 @@
 // references. [AllocMemfd] makes memory that can be registered, and
 // [Memory.Map] checks what others have made.
 //
-// Providers live in sub-packages: tcp (pure Go, between hosts), fault (wraps
-// any provider and breaks the writer's side); rdmatest is the suite that every
-// provider passes.
+// With [Config].Checksums a completion also means that the bytes were compared
+// with the source as they landed, and [Lease.Verify] compares them again later.
+//
+// Providers live in sub-packages: tcp (pure Go, between hosts), shm (pure Go,
+// inside one host, the target copies), fault (wraps any provider and breaks the
+// writer's side); the first two are sockets on one engine, internal/stream.
+// verbs is the device layer for cards, with the tag verbs. rdmatest is the
+// suite that every provider passes.
 //
 // Callbacks ([Config.OnNotif], [Config.OnCompletion]) run on the provider's
 // goroutines, with none of its locks held. They must not block for long, and

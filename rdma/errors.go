@@ -7,19 +7,20 @@ import (
 
 // Sentinels, for errors.Is.
 var (
-	ErrClosed    = errors.New("rdma: closed")                                   // the domain, region or endpoint was closed here
-	ErrConnLost  = errors.New("rdma: connection lost")                          // the endpoint's connection ended from outside
-	ErrBusy      = errors.New("rdma: busy")                                     // leases or writes are still open
-	ErrSealed    = errors.New("rdma: tag is sealed")                            // PostBatch after Seal
-	ErrNotSealed = errors.New("rdma: tag is not sealed")                        // Drain before Seal
-	ErrQueueFull = errors.New("rdma: send queue is full")                       // PostBatch; try again after a completion
-	ErrAborted   = errors.New("rdma: aborted")                                  // completions caused by Abort
-	ErrMemory    = errors.New("rdma: memory can not be registered")             // unsealed, unaligned, Go heap, wrong kind
-	ErrRange     = errors.New("rdma: range outside the region")                 // Grant
-	ErrBatch     = errors.New("rdma: bad batch")                                // PostBatch: empty, too long, bad key
-	ErrProvider  = errors.New("rdma: peer or key belongs to another provider")  // Connect
-	ErrRefused   = errors.New("rdma: the target refused the write")             // a RefusedError is one
-	ErrHandshake = errors.New("rdma: the peer did not answer as a domain does") // Connect
+	ErrClosed     = errors.New("rdma: closed")                                   // the domain, region or endpoint was closed here
+	ErrConnLost   = errors.New("rdma: connection lost")                          // the endpoint's connection ended from outside
+	ErrBusy       = errors.New("rdma: busy")                                     // leases or writes are still open
+	ErrSealed     = errors.New("rdma: tag is sealed")                            // PostBatch after Seal
+	ErrNotSealed  = errors.New("rdma: tag is not sealed")                        // Drain before Seal
+	ErrQueueFull  = errors.New("rdma: send queue is full")                       // PostBatch; try again after a completion
+	ErrAborted    = errors.New("rdma: aborted")                                  // completions caused by Abort
+	ErrMemory     = errors.New("rdma: memory can not be registered")             // unsealed, unaligned, Go heap, wrong kind
+	ErrRange      = errors.New("rdma: range outside the region")                 // Grant
+	ErrBatch      = errors.New("rdma: bad batch")                                // PostBatch: empty, too long, bad key
+	ErrProvider   = errors.New("rdma: peer or key belongs to another provider")  // Connect
+	ErrNoChecksum = errors.New("rdma: landed without a checksum")                // Lease.Verify
+	ErrRefused    = errors.New("rdma: the target refused the write")             // a RefusedError is one
+	ErrHandshake  = errors.New("rdma: the peer did not answer as a domain does") // Connect
 )
 
 // PartialError says that only the first Posted writes of a batch were
@@ -48,6 +49,8 @@ const (
 	RefusedRange                         // outside the lease's ranges
 	RefusedPeer                          // the key was granted to another peer
 	RefusedMemory                        // the pages are not mapped
+	RefusedSource                        // the writer's own memory is gone (shm)
+	RefusedChecksum                      // the bytes that landed are not those that were sent
 )
 
 // String is the reason's word in logs and events.
@@ -63,6 +66,10 @@ func (r Refusal) String() string {
 		return "wrong_peer"
 	case RefusedMemory:
 		return "not_mapped"
+	case RefusedSource:
+		return "source_gone"
+	case RefusedChecksum:
+		return "checksum"
 	default:
 		return "unknown"
 	}

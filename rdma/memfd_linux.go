@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -61,7 +60,7 @@ func (m *Memfd) FD() int { return int(m.file.Fd()) } //nolint:gosec // file desc
 func (m *Memfd) Bytes() []byte { return m.mem[:len(m.mem):len(m.mem)] }
 
 // Memory is the mapping as RegisterMemory takes it.
-func (m *Memfd) Memory() Memory { return Memory{FD: -1, Mapped: m.Bytes()} }
+func (m *Memfd) Memory() Memory { return Memory{FD: m.FD(), Mapped: m.Bytes()} }
 
 // Close unmaps the memory and closes the descriptor. Nothing may be registered
 // on it any more.
@@ -138,25 +137,13 @@ func checkShared(b []byte) error {
 	end := at + uint64(len(b))
 	sc := bufio.NewScanner(bytes.NewReader(maps)) // sorted by address
 	for sc.Scan() && at < end {
-		lo, hi, shared, ok := parseMapping(sc.Bytes())
-		if ok && shared && lo <= at && at < hi {
-			at = hi
+		m, ok := parseMapping(sc.Text())
+		if ok && m.shared && m.lo <= at && at < m.hi {
+			at = m.hi
 		}
 	}
 	if at < end {
 		return fmt.Errorf("%w: not inside a shared mapping", ErrMemory)
 	}
 	return nil
-}
-
-// parseMapping reads "7f12-7f34 rw-s ..." of /proc/self/maps.
-func parseMapping(line []byte) (lo, hi uint64, shared, ok bool) {
-	addr, rest, ok1 := bytes.Cut(line, []byte{' '})
-	from, to, ok2 := bytes.Cut(addr, []byte{'-'})
-	if !ok1 || !ok2 || len(rest) < 4 {
-		return 0, 0, false, false
-	}
-	lo, err1 := strconv.ParseUint(string(from), 16, 64)
-	hi, err2 := strconv.ParseUint(string(to), 16, 64)
-	return lo, hi, rest[1] == 'w' && rest[3] == 's', err1 == nil && err2 == nil
 }

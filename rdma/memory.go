@@ -14,8 +14,8 @@ const (
 // Memory is what RegisterMemory takes: either a file descriptor to map, or a
 // mapping that this process has made. It is never Go heap memory.
 type Memory struct {
-	FD     int    // sealed memfd or dma-buf; looked at only if Mapped is nil
-	Offset int64  // bytes into FD, a multiple of the page size
+	FD     int    // sealed memfd or dma-buf; with Mapped: the file behind it, or -1 (see File)
+	Offset int64  // bytes into FD, a multiple of the page size; of no use with Mapped
 	Len    int    // bytes; of a mapping it may be 0 for all of it
 	Mapped []byte // shared mapping made by this process; must outlive the region
 	Kind   MemKind
@@ -68,6 +68,11 @@ type Lease interface {
 	// and nothing may be concluded, though no new write is let in; it can be
 	// called again. Revoking twice gives the same evidence.
 	Revoke(ctx context.Context) (Fence, error)
+	// Verify reads again what has landed under the lease, revoked or not, and
+	// gives the ranges that are not as they were sent. The caller must not
+	// have given the pages away. Errors: ErrNoChecksum if something, or all,
+	// landed without a checksum (Config.Checksums); ErrClosed; the context's.
+	Verify(ctx context.Context) ([]Range, error)
 }
 
 // LeaseDesc travels to the writer in the metadata's write_keys (wire.md 9.3):

@@ -17,6 +17,9 @@ const (
 	// from it. Fence is the evidence. Left counts the peer's other
 	// connections that are still read.
 	PeerGone
+	// ChecksumFailed: bytes of a transfer landed that are not those that the
+	// writer read. Ranges are the pieces; Lease.Verify names them as well.
+	ChecksumFailed
 )
 
 // String is the kind's word in logs.
@@ -30,6 +33,8 @@ func (k NotifKind) String() string {
 		return "peer_connected"
 	case PeerGone:
 		return "peer_gone"
+	case ChecksumFailed:
+		return "checksum_failed"
 	default:
 		return "unknown"
 	}
@@ -42,7 +47,7 @@ type Notif struct {
 	Peer PeerID // as the connection named itself; a key is bound to it
 	Conn uint64 // connection, unique in the domain
 
-	// Of WriteLanded and LateWriteRefused, one per posted transfer:
+	// Of WriteLanded, LateWriteRefused and ChecksumFailed, one per posted transfer:
 
 	Tag       Tag    // of the lease; of a key that is not known, 0
 	WriterTag Tag    // Batch.Tag
@@ -58,7 +63,7 @@ type Notif struct {
 	Fence FenceKind
 	Left  int
 
-	// Err is why: of LateWriteRefused a *RefusedError; of PeerGone how the
+	// Err is why: of LateWriteRefused and ChecksumFailed a *RefusedError; of PeerGone how the
 	// connection ended, io.EOF if the peer closed it.
 	Err error
 }

@@ -1,6 +1,9 @@
 package rdma
 
-import "context"
+import (
+	"context"
+	"crypto/tls"
+)
 
 // PeerID names a node as the control plane knows it.
 type PeerID string
@@ -59,10 +62,22 @@ const (
 // nowhere (it can write and can not be written to) and tells nobody anything.
 type Config struct {
 	Self      PeerID // who this domain says it is
-	Listen    string // address to listen on, "host:port" for tcp; empty: do not
+	Listen    string // address to listen on, "host:port" for tcp, "unix:/path" or "unix:@name" for shm; empty: do not
 	Advertise string // address told to peers; empty: the one listened on
 	Conns     int    // connections per endpoint; 0: DefaultConns
 	Queue     int    // most writes of one connection not yet handed to the transport; 0: DefaultQueue
+
+	// Checksums: each piece is sent with the CRC32C of its source and, where
+	// this domain is the target, checked as it lands and kept for
+	// Lease.Verify. Both sides must have it on. It costs a pass over the bytes
+	// on each side (measured by BenchmarkWriteChecksums of tcp and shm).
+	Checksums bool
+
+	// TLS encrypts and authenticates connections (tcp only; nil: plain text).
+	// The listener needs a certificate in it, the side that connects what
+	// certificate to trust; ServerName, if empty, is the endpoint's host. The
+	// name in a certificate is not compared with Self.
+	TLS *tls.Config
 
 	// OnNotif hears what happens to this domain's memory. Calls for one
 	// connection are made one at a time, in order, and before the writer

@@ -9,6 +9,42 @@ import (
 	"github.com/pdlog/pdlog/events"
 )
 
+// segmentView is a segment as the checker reads it: through bbolt or through
+// pages.
+type segmentView struct {
+	meta   map[string][]byte // nil when a bucket is missing
+	frames func(visit func(k, v []byte) error) error
+	last   func() ([]byte, error)
+}
+
+// viewOf reads through bbolt. Its bytes live as long as the transaction.
+func viewOf(tx *bbolt.Tx) (segmentView, error) {
+	m, f := tx.Bucket(bucketMeta), tx.Bucket(bucketFrames)
+	if m == nil || f == nil {
+		return segmentView{}, nil
+	}
+	v := segmentView{
+		meta: map[string][]byte{},
+		frames: func(visit func(k, v []byte) error) error {
+			cur := f.Cursor()
+			for k, v := cur.First(); k != nil; k, v = cur.Next() {
+				if err := visit(k, v); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		last: func() ([]byte, error) {
+			_, v := f.Cursor().Last()
+			return v, nil
+		},
+	}
+	return v, m.ForEach(func(k, val []byte) error {
+		v.meta[string(k)] = val
+		return nil
+	})
+}
+
 // checker walks segments in order and verifies that they are one log.
 type checker struct {
 	meta        segmentMeta // of the segment visited last
@@ -25,8 +61,8 @@ type checker struct {
 func newChecker(h head, have bool) *checker { return &checker{head: h, haveHead: have} }
 
 // enter reads the meta of a segment and checks that it continues the log.
-func (c *checker) enter(s *segment, tx *bbolt.Tx, isFirst bool) error {
-	m, err := getMeta(s.path, tx)
+func (c *checker) enter(s *segment, v segmentView, isFirst bool) error {
+	m, err := getMeta(s.path, v.meta)
 	if err != nil {
 		return err
 	}
@@ -53,15 +89,18 @@ func (c *checker) enter(s *segment, tx *bbolt.Tx, isFirst bool) error {
 
 // join checks a sealed segment without reading it: its last frame must be what
 // the seal says.
-func (c *checker) join(s *segment, tx *bbolt.Tx, isFirst bool) error {
-	if err := c.enter(s, tx, isFirst); err != nil {
+func (c *checker) join(s *segment, v segmentView, isFirst bool) error {
+	if err := c.enter(s, v, isFirst); err != nil {
 		return err
 	}
 	if !c.meta.Sealed {
 		return &CorruptError{File: s.path, Seq: s.first, Err: errors.New("segment is not sealed and not the last")}
 	}
-	_, v := tx.Bucket(bucketFrames).Cursor().Last()
-	in, err := events.DecodeFrame(v, "", nil)
+	b, err := v.last()
+	if err != nil {
+		return err
+	}
+	in, err := events.DecodeFrame(b, "", nil)
 	if err != nil {
 		return &CorruptError{File: s.path, Seq: c.meta.LastSeq, Err: err}
 	}
@@ -72,20 +111,21 @@ func (c *checker) join(s *segment, tx *bbolt.Tx, isFirst bool) error {
 }
 
 // scan verifies every frame of a segment and hands each on.
-func (c *checker) scan(s *segment, tx *bbolt.Tx, isFirst bool, visit func(b []byte) error) error {
-	if err := c.enter(s, tx, isFirst); err != nil {
+func (c *checker) scan(s *segment, v segmentView, isFirst bool, visit func(b []byte) error) error {
+	if err := c.enter(s, v, isFirst); err != nil {
 		return err
 	}
-	cur := tx.Bucket(bucketFrames).Cursor()
-	for k, v := cur.First(); k != nil; k, v = cur.Next() {
-		if err := c.frame(s, k, v); err != nil {
+	err := v.frames(func(k, b []byte) error {
+		if err := c.frame(s, k, b); err != nil {
 			return err
 		}
 		if visit != nil {
-			if err := visit(v); err != nil {
-				return err
-			}
+			return visit(b)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if c.meta.Sealed {
 		return c.checkSeal(s)

@@ -20,6 +20,8 @@ var (
 	ErrHeadAhead = errors.New("head is ahead of the log")
 	// ErrHeadMismatch: head and log have another chain at the same sequence.
 	ErrHeadMismatch = errors.New("head does not fit the log")
+	// ErrBehind: the mirror or peers remember more of this log than it has.
+	ErrBehind = errors.New("log is older than what others remember of it")
 	// ErrCorrupt: a segment does not verify. The error is a *CorruptError.
 	ErrCorrupt = errors.New("log is corrupt")
 	// ErrWrongNode: the log belongs to another node name.

@@ -450,7 +450,7 @@ func TestCrashInARollGoesOn(t *testing.T) {
 // and the log goes on.
 func TestKilledWriterLosesNothingAcknowledged(t *testing.T) {
 	dir := t.TempDir()
-	rounds := 15
+	rounds := 8
 	if testing.Short() {
 		rounds = 4
 	}

@@ -32,6 +32,26 @@ func lockPath(dir string) string { return filepath.Join(dir, "LOCK") }
 // takeLock locks the directory for this process, at once or not at all. The
 // kernel drops the lock when the process dies, so a stale file is no obstacle.
 func takeLock(dir string, info LockInfo) (*os.File, error) {
+	for {
+		f, err := tryLock(dir, info)
+		if err != nil {
+			return nil, err
+		}
+		mine, err := f.Stat()
+		if err == nil {
+			var now os.FileInfo
+			if now, err = os.Stat(lockPath(dir)); err == nil && os.SameFile(mine, now) {
+				return f, nil
+			}
+		}
+		_ = f.Close() // a salvage put another directory here meanwhile
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, errors.Wrap(err, "lock log")
+		}
+	}
+}
+
+func tryLock(dir string, info LockInfo) (*os.File, error) {
 	f, err := os.OpenFile(lockPath(dir), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, errors.Wrap(err, "open lock file")

@@ -53,6 +53,22 @@ type Options struct {
 	Socket string
 	Logger *slog.Logger
 
+	// Salvage lets Open go on when the log is damaged or lost acknowledged
+	// events (ErrCorrupt, ErrHeadAhead, ErrHeadMismatch, ErrBehind): it is set
+	// aside as <dir>.damaged-<time>, what verifies is copied into a log with a
+	// new id, and Recovered.LostFrom is set, which means an unknown past. Without it
+	// Open returns the error and touches nothing.
+	Salvage bool
+	// NotBelow is the last sequence that the mirror or peers remember of this
+	// node's log: one that ends below it is an old copy, or lost its end
+	// (ErrBehind). NotBelowID limits that to the log with this id; zero = any.
+	NotBelow   uint64
+	NotBelowID LogID
+	// TrustBelow: sealed segments wholly below this sequence are checked by
+	// their ends alone, because a snapshot stands for them; default 0, all
+	// are verified.
+	TrustBelow uint64
+
 	hooks hooks
 }
 
@@ -90,8 +106,10 @@ type Log struct {
 
 	wake chan struct{} // to the committer
 
-	segMu sync.RWMutex
-	segs  []*segment // the last one is the active one
+	snapMu   sync.Mutex // the snapshot files
+	retainMu sync.Mutex // one Retain at a time
+	segMu    sync.RWMutex
+	segs     []*segment // the last one is the active one
 
 	readMu  sync.Mutex
 	reading []*segment // sealed segments with an open handle, last used last
@@ -100,6 +118,8 @@ type Log struct {
 	activeUsed int64    // bytes of the active segment in use
 	activeAny  bool     // it has a frame
 	pos        events.Position
+	startChain uint32      // where this start found the log
+	tail       segmentMeta // of the last segment, at Open
 
 	spare      chan *segment
 	spareTried chan struct{} // an attempt to prepare failed
@@ -374,7 +394,10 @@ func (l *Log) Close() error {
 func (l *Log) closeFiles() error {
 	var err error
 	if l.head != nil {
-		err = errors.CombineErrors(errors.Wrap(l.head.Sync(), "sync head file"), l.head.Close())
+		if l.err == nil && l.w != nil { // closed in order: the next Open need not doubt the tail
+			err = writeHead(l.head, head{seq: l.pos.Seq, chain: l.pos.Chain, clean: true})
+		}
+		err = errors.CombineErrors(err, errors.CombineErrors(errors.Wrap(l.head.Sync(), "sync head file"), l.head.Close()))
 	}
 	return errors.CombineErrors(err, l.lock.Close())
 }

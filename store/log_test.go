@@ -248,7 +248,11 @@ func TestSegmentExplainsItself(t *testing.T) {
 		if len(set.File) != 1 || set.File[0].GetPackage() != "pdlog.events.v1" {
 			t.Errorf("schema in meta: %v", set.File)
 		}
-		m, err := getMeta("x", tx)
+		v, err := viewOf(tx)
+		if err != nil {
+			return err
+		}
+		m, err := getMeta("x", v.meta)
 		if m.Node != "n" || m.LogID != l.LogID() || m.FirstSeq != 1 || m.Boot != 0xb007 || m.Incarnation != 1 {
 			t.Errorf("meta: %+v", m)
 		}

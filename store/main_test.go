@@ -7,12 +7,14 @@ import (
 	"log"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/pdlog/pdlog/events"
 )
@@ -23,13 +25,28 @@ import (
 const childEnv = "PDLOG_STORE_TEST_CHILD"
 
 func TestMain(m *testing.M) {
+	VerifyMain()
 	if mode, dir, ok := strings.Cut(os.Getenv(childEnv), " "); ok {
 		if err := child(mode, dir); err != nil {
 			log.Fatal(err)
 		}
 		return
 	}
+	useMemory()
 	goleak.VerifyTestMain(m)
+}
+
+// useMemory puts the logs of tests where a sync costs nothing: what syncs are
+// worth is measured by benchmarks and tested in test/crash, on a disk.
+func useMemory() {
+	var fs unix.Statfs_t
+	bench := slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "-test.bench=") })
+	if err := unix.Statfs("/dev/shm", &fs); bench || err != nil || fs.Bavail*uint64(fs.Bsize) < 1<<30 {
+		return
+	}
+	if err := os.Setenv("TMPDIR", "/dev/shm"); err != nil {
+		log.Fatal(err)
+	}
 }
 
 func child(mode, dir string) error {
@@ -113,6 +130,9 @@ func openLog(t testing.TB, dir string, opts Options) (*Log, *Recovered) {
 	}
 	if opts.Boot == 0 {
 		opts.Boot = 0xb007
+	}
+	if opts.SegmentBytes == 0 {
+		opts.SegmentBytes = 1 << 20
 	}
 	l, rec, err := Open(context.Background(), dir, opts)
 	if err != nil {

@@ -29,7 +29,17 @@ type Recovered struct {
 	Segments        int
 	HeadAhead       bool   // the head file knows more than the segments
 	HeadSeq         uint64 // what the head file says; 0 when it says nothing
-	Took            time.Duration
+	Unclean         bool   // it was not closed: its tail was copied into a new file
+
+	// LostFrom is not 0 when acknowledged events from this sequence on may be
+	// lost: the past is unknown (events.md), generations must not go on from
+	// what the log says. Every Open says so again until Log.LossRecorded.
+	LostFrom uint64
+	Salvaged bool   // this Open set the damaged log aside
+	Reason   string // why events are lost
+	Damaged  string // the directory that was set aside, "" when there is none
+
+	Took time.Duration
 }
 
 const (
@@ -57,12 +67,15 @@ func (o Options) withDefaults() Options {
 }
 
 // Open opens the log in dir for writing, creating it if there is none, and
-// verifies the active segment (checksums, chain, gapless) and how the sealed
-// ones join. It never waits for another process: ErrLocked comes at once.
+// verifies it: every frame from TrustBelow on by checksum, chain and sequence;
+// the active segment also by bbolt, in a child process (VerifyMain). It never
+// waits for another process: ErrLocked comes at once.
 //
 // It refuses a log that is damaged (ErrCorrupt), behind its head file
-// (ErrHeadAhead, ErrHeadMismatch), of another node (ErrWrongNode) or of a newer
-// format (ErrFormat). Recovered is not nil when the log could be read that far.
+// (ErrHeadAhead, ErrHeadMismatch) or older than what others remember
+// (ErrBehind), unless Options.Salvage says to go on with what verifies; and one of
+// another node (ErrWrongNode) or of a newer format (ErrFormat). Recovered is
+// not nil when the log could be read that far.
 func Open(ctx context.Context, dir string, opts Options) (*Log, *Recovered, error) {
 	began := time.Now()
 	if opts.Node == "" || opts.Boot == 0 {
@@ -85,12 +98,10 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, *Recovered, erro
 	}
 	rec, err := l.recover(ctx)
 	if err != nil {
-		for _, s := range l.segs {
-			err = errors.CombineErrors(err, s.close())
-		}
-		return nil, rec, errors.CombineErrors(err, l.closeFiles())
+		return nil, rec, errors.CombineErrors(l.undo(err), l.closeFiles())
 	}
 	rec.Took = time.Since(began)
+	l.startChain = l.pos.Chain
 	l.w = events.NewFrameWriter(l.pos)
 	l.durable.Store(l.pos.Seq)
 	l.needSpare <- struct{}{}
@@ -99,11 +110,57 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, *Recovered, erro
 	return l, rec, nil
 }
 
+// undo closes the segments after an Open that failed.
+func (l *Log) undo(err error) error {
+	for _, s := range l.segs {
+		err = errors.CombineErrors(err, s.close())
+	}
+	l.segs, l.active = nil, nil
+	return err
+}
+
 func (l *Log) recover(ctx context.Context) (*Recovered, error) {
 	var err error
 	if l.descriptor, err = descriptorSet(); err != nil {
 		return nil, err
 	}
+	if err := settleSalvage(l.dir); err != nil {
+		return nil, err
+	}
+	rec, err := l.verify(ctx)
+	salvaged := false
+	if err != nil && l.opts.Salvage && isLoss(err) {
+		if errors.Is(err, ErrBehind) && rec.Segments == 0 {
+			err = writeLoss(l.dir, loss{LostFrom: 1, Reason: err.Error()}) // wiped: there is nothing to set aside
+		} else {
+			salvaged = true
+			err = l.salvage(l.undo(err))
+		}
+		if err != nil {
+			return rec, err
+		}
+		l.opts.NotBelow = 0 // answered
+		rec, err = l.verify(ctx)
+	}
+	if err != nil {
+		return rec, err
+	}
+	lost, ok, err := readLoss(l.dir)
+	if err != nil {
+		return rec, err
+	}
+	if ok {
+		rec.Salvaged, rec.LostFrom, rec.Reason = salvaged, max(lost.LostFrom, 1), lost.Reason
+		if lost.Damaged != "" {
+			rec.Damaged = filepath.Join(filepath.Dir(l.dir), lost.Damaged)
+		}
+		rec.LastIncarnation = max(rec.LastIncarnation, lost.Incarnation)
+	}
+	return rec, l.start(rec)
+}
+
+// verify reads the log and says what it holds. Nothing is open after it.
+func (l *Log) verify(ctx context.Context) (*Recovered, error) {
 	if err := removeIfThere(filepath.Join(l.dir, spareName)); err != nil {
 		return nil, err
 	}
@@ -116,56 +173,125 @@ func (l *Log) recover(ctx context.Context) (*Recovered, error) {
 		return nil, err
 	}
 	rec := &Recovered{HeadSeq: h.seq, Segments: len(segs)}
-	if len(segs) == 0 {
-		if haveHead && h.seq > 0 {
-			rec.HeadAhead = true
-			return rec, errors.Wrapf(ErrHeadAhead, "open log %s: head says record %d, there is no segment", l.dir, h.seq)
-		}
-		return rec, l.create(rec)
-	}
 	l.segs = segs
 	chk := newChecker(h, haveHead)
 	for i, s := range segs {
 		if err := ctx.Err(); err != nil {
 			return rec, err
 		}
-		if err := l.recoverSegment(s, chk, i == 0, i == len(segs)-1); err != nil {
+		whole := i == len(segs)-1 || segs[i+1].first > l.opts.TrustBelow
+		if err := checkSegment(s, chk, i == 0, whole); err != nil {
 			return rec, err
 		}
 	}
-	if chk.meta.Node != l.opts.Node {
-		return rec, errors.Wrapf(ErrWrongNode, "open log %s: it is of %q, this node is %q", l.dir, chk.meta.Node, l.opts.Node)
-	}
-	l.id, l.pos = chk.meta.LogID, chk.pos
-	rec.LogID, rec.LastSeq, rec.LastHLC, rec.LastChain = l.id, l.pos.Seq, l.pos.HLC, l.pos.Chain
-	rec.LastIncarnation, rec.LastBoot = chk.incarnation, chk.boot
+	l.pos = chk.pos
+	l.tail = chk.meta
 	rec.Empty = l.pos.Seq == 0
-	if !rec.Empty {
-		rec.FirstSeq = segs[0].first
+	if len(segs) > 0 {
+		if chk.meta.Node != l.opts.Node {
+			return rec, errors.Wrapf(ErrWrongNode, "open log %s: it is of %q, this node is %q", l.dir, chk.meta.Node, l.opts.Node)
+		}
+		if err := verifySegment(ctx, segs[len(segs)-1].path); err != nil {
+			return rec, err
+		}
+		l.id = chk.meta.LogID
+		rec.LogID, rec.LastSeq, rec.LastHLC, rec.LastChain = l.id, l.pos.Seq, l.pos.HLC, l.pos.Chain
+		rec.LastIncarnation, rec.LastBoot = chk.incarnation, chk.boot
+		if !rec.Empty {
+			rec.FirstSeq = segs[0].first
+		}
+		rec.Unclean = !haveHead || !h.clean || h.seq != l.pos.Seq || h.chain != l.pos.Chain
 	}
-	if haveHead && h.seq > l.pos.Seq {
+	switch {
+	case haveHead && h.seq > l.pos.Seq:
 		rec.HeadAhead = true
-		return rec, errors.Wrapf(ErrHeadAhead, "open log %s: head says record %d, the segments end at %d: acknowledged events are missing",
-			l.dir, h.seq, l.pos.Seq)
-	}
-	if chk.headSeen && chk.headChain != h.chain {
+		return rec, errors.Wrapf(ErrHeadAhead, "open log %s: head says record %d, the %d segments end at %d: acknowledged events are missing",
+			l.dir, h.seq, len(segs), l.pos.Seq)
+	case chk.headSeen && chk.headChain != h.chain:
 		return rec, errors.Wrapf(ErrHeadMismatch, "open log %s: record %d: head has chain %08x, segments have %08x",
 			l.dir, h.seq, h.chain, chk.headChain)
+	case l.opts.NotBelow > l.pos.Seq && (len(segs) == 0 || l.opts.NotBelowID == LogID{} || l.opts.NotBelowID == l.id):
+		return rec, errors.Wrapf(ErrBehind, "open log %s: it ends at record %d, others remember %d: an old copy, or its end was lost",
+			l.dir, l.pos.Seq, l.opts.NotBelow)
+	}
+	return rec, nil
+}
+
+// checkSegment verifies one segment, wholly or by its ends.
+func checkSegment(s *segment, chk *checker, isFirst, whole bool) error {
+	open, check := openPagesPart, chk.join
+	if whole {
+		open = openPages
+		check = func(s *segment, v segmentView, isFirst bool) error { return chk.scan(s, v, isFirst, nil) }
+	}
+	p, err := open(s.path)
+	if err != nil {
+		return err
+	}
+	v, err := p.view()
+	if err == nil {
+		err = check(s, v, isFirst)
+	}
+	return errors.CombineErrors(err, p.close())
+}
+
+// start opens what was verified for writing.
+func (l *Log) start(rec *Recovered) error {
+	if len(l.segs) == 0 {
+		return l.create(rec)
 	}
 	l.incarnation = rec.LastIncarnation + 1
 	rec.Incarnation = l.incarnation
-	if l.head, err = openHead(l.dir); err != nil {
-		return rec, err
-	}
-	l.active = segs[len(segs)-1]
-	l.activeAny = l.pos.Seq >= l.active.first
-	if chk.meta.Sealed { // a crash came between seal and next segment
-		if err := l.active.close(); err != nil {
-			return rec, err
+	s := l.segs[len(l.segs)-1]
+	if rec.Unclean {
+		if err := l.renew(s); err != nil {
+			return err
 		}
-		return rec, l.addSegment()
 	}
-	return rec, nil
+	if err := l.beginHead(); err != nil {
+		return err
+	}
+	l.activeAny = l.pos.Seq >= s.first
+	if l.tail.Sealed { // a crash came between seal and next segment
+		return l.addSegment()
+	}
+	db, err := openWritable(s.path, l.opts.SegmentBytes)
+	if err != nil {
+		return err
+	}
+	s.db = db
+	l.active = s
+	return s.view(func(tx *bbolt.Tx) error {
+		l.activeUsed = tx.Size()
+		return nil
+	})
+}
+
+// renew copies the last segment of a log that was not closed into a new file.
+func (l *Log) renew(s *segment) error {
+	p, err := openPages(s.path)
+	if err != nil {
+		return err
+	}
+	v, err := p.view()
+	if err != nil {
+		return err
+	}
+	return errors.Wrapf(l.rewrite(s, v, l.tail),
+		"the log was not closed: its tail is copied before it is trusted, which takes %d MiB in %s", l.opts.SegmentBytes>>20+1, l.dir)
+}
+
+// beginHead makes the head file say that the log is open, durably, before
+// anything is written: a head that still said "closed" would hide a crash.
+func (l *Log) beginHead() error {
+	var err error
+	if l.head, err = openHead(l.dir); err != nil {
+		return err
+	}
+	if err := writeHead(l.head, head{seq: l.pos.Seq, chain: l.pos.Chain}); err != nil {
+		return err
+	}
+	return errors.Wrap(l.head.Sync(), "sync head file")
 }
 
 // create makes a new, empty log.
@@ -173,10 +299,9 @@ func (l *Log) create(rec *Recovered) error {
 	if _, err := rand.Read(l.id[:]); err != nil {
 		return errors.Wrap(err, "draw log id")
 	}
-	l.incarnation = 1
-	*rec = Recovered{LogID: l.id, Empty: true, Created: true, Incarnation: 1, Segments: 1}
-	var err error
-	if l.head, err = openHead(l.dir); err != nil {
+	l.incarnation = rec.LastIncarnation + 1 // 0 unless a loss knows better
+	rec.LogID, rec.Empty, rec.Created, rec.Incarnation, rec.Segments = l.id, true, true, l.incarnation, 1
+	if err := l.beginHead(); err != nil {
 		return err
 	}
 	if err := l.addSegment(); err != nil {
@@ -197,27 +322,4 @@ func (l *Log) addSegment() error {
 	}
 	l.active, l.activeAny = s, false
 	return nil
-}
-
-// recoverSegment checks one segment: the last one wholly and opened for
-// writing, the others by their meta and last frame.
-func (l *Log) recoverSegment(s *segment, chk *checker, isFirst, isLast bool) error {
-	if !isLast {
-		if err := s.view(func(tx *bbolt.Tx) error { return chk.join(s, tx, isFirst) }); err != nil {
-			return err
-		}
-		return s.close()
-	}
-	if err := prefetch(s.path); err != nil {
-		return err
-	}
-	db, err := openWritable(s.path, l.opts.SegmentBytes)
-	if err != nil {
-		return err
-	}
-	s.db = db
-	return s.view(func(tx *bbolt.Tx) error {
-		l.activeUsed = tx.Size()
-		return chk.scan(s, tx, isFirst, nil)
-	})
 }

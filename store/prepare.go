@@ -111,7 +111,7 @@ func pregrow(path string, size int64) error {
 		}
 		zero := make([]byte, 1<<20)
 		for end < size {
-			n, err := f.Write(zero[:min(int64(len(zero)), size-end)])
+			n, err := f.WriteAt(zero[:min(int64(len(zero)), size-end)], end)
 			if err != nil {
 				return err
 			}
@@ -139,11 +139,11 @@ func (l *Log) startSegment(s *segment, at events.Position) error {
 		})
 	})
 	if err != nil {
-		return errors.Wrapf(err, "start segment %d", s.first)
+		return errors.Wrapf(err, "start segment %s", segmentPath(l.dir, s.first))
 	}
 	path := segmentPath(l.dir, s.first)
 	if err := os.Rename(s.path, path); err != nil {
-		return errors.Wrapf(err, "start segment %d", s.first)
+		return errors.Wrapf(err, "start segment %s", segmentPath(l.dir, s.first))
 	}
 	s.path = path
 	return syncDir(l.dir)

@@ -4,8 +4,7 @@ import (
 	"iter"
 
 	"github.com/cockroachdb/errors"
-	"go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 
 	"github.com/pdlog/pdlog/events"
 )
@@ -53,7 +52,7 @@ func ReadDir(dir string, from uint64, visit func(*events.Event) error) (DirInfo,
 	for i, s := range segs[skip:] {
 		err := readSegment(s, chk, i == 0, from, visit)
 		info.Node, info.LogID, info.LastSeq, info.LastChain = chk.meta.Node, chk.meta.LogID, chk.pos.Seq, chk.pos.Chain
-		if errors.Is(err, berrors.ErrTimeout) {
+		if errors.Is(err, unix.EWOULDBLOCK) {
 			if !live {
 				holder, _ = Locked(dir)
 			}
@@ -77,37 +76,32 @@ func ReadDir(dir string, from uint64, visit func(*events.Event) error) (DirInfo,
 	return info, nil
 }
 
-func readSegment(s *segment, chk *checker, isFirst bool, from uint64, visit func(*events.Event) error) (err error) {
-	defer func() { err = errors.CombineErrors(err, s.close()) }()
-	var own error // visit's, which may pass through guard and bbolt but stays itself
-	visiting := false
-	err = s.view(func(tx *bbolt.Tx) error {
-		return chk.scan(s, tx, isFirst, func(b []byte) error {
-			if chk.pos.Seq < from || visit == nil {
+func readSegment(s *segment, chk *checker, isFirst bool, from uint64, visit func(*events.Event) error) error {
+	p, err := openPages(s.path)
+	if err != nil {
+		return err
+	}
+	v, err := p.view()
+	if err != nil {
+		return err
+	}
+	return chk.scan(s, v, isFirst, func(b []byte) error {
+		if chk.pos.Seq < from || visit == nil {
+			return nil
+		}
+		var own error // visit's, which stays itself
+		_, err := events.DecodeFrame(b, chk.meta.Node, func(e *events.Event) error {
+			if e.Seq < from {
 				return nil
 			}
-			_, err := events.DecodeFrame(b, chk.meta.Node, func(e *events.Event) error {
-				if e.Seq < from {
-					return nil
-				}
-				visiting = true
-				own = visit(e)
-				visiting = false
-				return own
-			})
-			if err != nil && own == nil {
-				return &CorruptError{File: s.path, Seq: chk.pos.Seq, Err: err}
-			}
-			return err
+			own = visit(e)
+			return own
 		})
+		if err != nil && own == nil {
+			return &CorruptError{File: s.path, Seq: chk.pos.Seq, Err: err}
+		}
+		return err
 	})
-	if visiting { // a panic of visit is no damage of the log
-		panic(err)
-	}
-	if own != nil {
-		return own
-	}
-	return err
 }
 
 // Events iterates over the log in dir from sequence from on; the last pair has

@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -40,6 +41,7 @@ var (
 	keyBoot        = []byte("boot")
 	keyIncarnation = []byte("incarnation")
 	keyDescriptor  = []byte("descriptor")
+	keySum         = []byte("crc")        // of the values above
 	keyLastSeq     = []byte("last_seq")   // when sealed
 	keyChainHead   = []byte("chain_head") // when sealed
 )
@@ -66,6 +68,7 @@ type segment struct {
 	mu     sync.RWMutex
 	db     *bbolt.DB
 	closed bool // for good
+	gone   bool // retention took it
 }
 
 func segmentPath(dir string, first uint64) string {
@@ -107,7 +110,11 @@ func (s *segment) view(fn func(*bbolt.Tx) error) error {
 		s.mu.RUnlock()
 		s.mu.Lock()
 		if s.closed {
+			gone := s.gone
 			s.mu.Unlock()
+			if gone {
+				return errors.Wrapf(ErrBelow, "read %s", s.path)
+			}
 			return ErrClosed
 		}
 		if s.db == nil {
@@ -134,6 +141,13 @@ func (s *segment) close() error {
 	db := s.db
 	s.db = nil
 	return errors.Wrapf(db.Close(), "close %s", s.path)
+}
+
+// retire says why the segment will be closed.
+func (s *segment) retire() {
+	s.mu.Lock()
+	s.gone = true
+	s.mu.Unlock()
 }
 
 // shut closes the segment for good.
@@ -211,6 +225,7 @@ func putMeta(db *bbolt.DB, m segmentMeta, descriptor []byte) error {
 		if err != nil {
 			return err
 		}
+		sum := uint32(0)
 		for _, kv := range []struct{ k, v []byte }{
 			{keyFormat, be32(formatVersion)},
 			{keyNode, []byte(m.Node)},
@@ -224,9 +239,20 @@ func putMeta(db *bbolt.DB, m segmentMeta, descriptor []byte) error {
 			if err := b.Put(kv.k, kv.v); err != nil {
 				return err
 			}
+			sum = metaSum(sum, kv.v)
 		}
-		return nil
+		return b.Put(keySum, be32(sum))
 	})
+}
+
+// summed are the meta values under keySum, in its order. The chain vouches for
+// those of the seal.
+var summed = [][]byte{keyFormat, keyNode, keyLogID, keyFirstSeq, keyChainStart, keyBoot, keyIncarnation, keyDescriptor}
+
+// metaSum goes on with CRC-32C over a value and its length: bbolt has no
+// checksum over its data, and a node's name is as good as an event.
+func metaSum(sum uint32, v []byte) uint32 {
+	return crc32.Update(crc32.Update(sum, headTable, be32(uint32(len(v)))), headTable, v)
 }
 
 func putSeal(db *bbolt.DB, last uint64, chain uint32) error {
@@ -239,41 +265,47 @@ func putSeal(db *bbolt.DB, last uint64, chain uint32) error {
 	})
 }
 
-func getMeta(path string, tx *bbolt.Tx) (segmentMeta, error) {
+func getMeta(path string, b map[string][]byte) (segmentMeta, error) {
 	bad := func(format string, args ...any) (segmentMeta, error) {
 		return segmentMeta{}, &CorruptError{File: path, Err: errors.Newf("meta: "+format, args...)}
 	}
-	b := tx.Bucket(bucketMeta)
-	if b == nil || tx.Bucket(bucketFrames) == nil {
+	if b == nil {
 		return bad("buckets are missing")
 	}
-	format := b.Get(keyFormat)
+	format := b[string(keyFormat)]
 	if len(format) != 4 {
 		return bad("no format version")
 	}
 	if v := binary.BigEndian.Uint32(format); v != formatVersion {
 		return segmentMeta{}, errors.Wrapf(ErrFormat, "%s has version %d, this build knows %d", path, v, formatVersion)
 	}
-	m := segmentMeta{Node: string(b.Get(keyNode))}
-	if copy(m.LogID[:], b.Get(keyLogID)) != len(m.LogID) {
+	sum := uint32(0)
+	for _, key := range summed {
+		sum = metaSum(sum, b[string(key)])
+	}
+	if have := b[string(keySum)]; len(have) != 4 || binary.BigEndian.Uint32(have) != sum {
+		return bad("checksum is %x, want %08x", have, sum)
+	}
+	m := segmentMeta{Node: string(b[string(keyNode)])}
+	if copy(m.LogID[:], b[string(keyLogID)]) != len(m.LogID) {
 		return bad("no log id")
 	}
 	for _, f := range []struct {
 		key []byte
 		dst *uint64
 	}{{keyFirstSeq, &m.FirstSeq}, {keyBoot, &m.Boot}, {keyIncarnation, &m.Incarnation}} {
-		v := b.Get(f.key)
+		v := b[string(f.key)]
 		if len(v) != 8 {
 			return bad("no %s", f.key)
 		}
 		*f.dst = binary.BigEndian.Uint64(v)
 	}
-	v := b.Get(keyChainStart)
+	v := b[string(keyChainStart)]
 	if len(v) != 4 {
 		return bad("no chain at start")
 	}
 	m.ChainStart = binary.BigEndian.Uint32(v)
-	last, chain := b.Get(keyLastSeq), b.Get(keyChainHead)
+	last, chain := b[string(keyLastSeq)], b[string(keyChainHead)]
 	if len(last) == 8 && len(chain) == 4 {
 		m.Sealed, m.LastSeq, m.ChainHead = true, binary.BigEndian.Uint64(last), binary.BigEndian.Uint32(chain)
 	}

@@ -703,9 +703,11 @@ func (x *OpenSendRequest) GetRanks() []uint32 {
 
 type SendChunkRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Room  uint64                 `protobuf:"varint,1,opt,name=room,proto3" json:"room,omitempty"`
-	Rank  uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`   // local rank
-	Chunk uint32                 `protobuf:"varint,3,opt,name=chunk,proto3" json:"chunk,omitempty"` // 0, 1, 2 ...
+	// The room incarnation it is meant for, as OpenSend gave it; 0 = the newest.
+	RoomSeq uint64 `protobuf:"varint,15,opt,name=room_seq,json=roomSeq,proto3" json:"room_seq,omitempty"`
+	Room    uint64 `protobuf:"varint,1,opt,name=room,proto3" json:"room,omitempty"`
+	Rank    uint32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`   // local rank
+	Chunk   uint32 `protobuf:"varint,3,opt,name=chunk,proto3" json:"chunk,omitempty"` // 0, 1, 2 ...
 	// Destination by page number, or by position in the room's page list.
 	Pages []uint32 `protobuf:"varint,4,rep,packed,name=pages,proto3" json:"pages,omitempty"`
 	First uint32   `protobuf:"varint,5,opt,name=first,proto3" json:"first,omitempty"`
@@ -748,6 +750,13 @@ func (x *SendChunkRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use SendChunkRequest.ProtoReflect.Descriptor instead.
 func (*SendChunkRequest) Descriptor() ([]byte, []int) {
 	return file_engine_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *SendChunkRequest) GetRoomSeq() uint64 {
+	if x != nil {
+		return x.RoomSeq
+	}
+	return 0
 }
 
 func (x *SendChunkRequest) GetRoom() uint64 {
@@ -2676,8 +2685,9 @@ const file_engine_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x19\n" +
 	"\btrace_id\x18\x03 \x01(\tR\atraceId\x12\x14\n" +
-	"\x05ranks\x18\x04 \x03(\rR\x05ranks\"\xf8\x01\n" +
-	"\x10SendChunkRequest\x12\x12\n" +
+	"\x05ranks\x18\x04 \x03(\rR\x05ranks\"\x93\x02\n" +
+	"\x10SendChunkRequest\x12\x19\n" +
+	"\broom_seq\x18\x0f \x01(\x04R\aroomSeq\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
 	"\x05chunk\x18\x03 \x01(\rR\x05chunk\x12\x14\n" +

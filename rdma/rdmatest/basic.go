@@ -15,7 +15,7 @@ import (
 const page = 64 << 10
 
 func testCaps(t *testing.T, p rdma.Provider) {
-	d := open(t, p, rdma.Config{Self: targetName, Listen: listenAt})
+	d := open(t, p, rdma.Config{Self: targetName, Listen: listenAt(p)})
 	c, info := d.Caps(), d.Info()
 	if c.Revoke == rdma.ScopeNone || c.Fence == rdma.FenceNone || !c.Exact {
 		t.Errorf("caps %+v: this suite is for providers that revoke exactly", c)
@@ -105,7 +105,7 @@ func testMemory(t *testing.T, p rdma.Provider) {
 }
 
 func testBadMemory(t *testing.T, p rdma.Provider) {
-	d := open(t, p, rdma.Config{Self: targetName, Listen: listenAt})
+	d := open(t, p, rdma.Config{Self: targetName, Listen: listenAt(p)})
 	fd, err := unix.MemfdCreate("unsealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func testOrder(t *testing.T, p rdma.Provider) {
 		told.Store(v.Meta + 1)
 	}
 	dst, src := memory(t, 1<<20), memory(t, 1<<20)
-	target := open(t, p, rdma.Config{Self: targetName, Listen: listenAt, OnNotif: note})
+	target := open(t, p, rdma.Config{Self: targetName, Listen: listenAt(p), OnNotif: note})
 	writer := open(t, p, rdma.Config{Self: writerName, OnCompletion: func(c rdma.Completion) {
 		if told.Load() <= c.Meta {
 			select {

@@ -2,6 +2,7 @@ package rdmatest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -20,13 +21,14 @@ import (
 // Environment of the child: its role, and for a writer where to write to.
 const (
 	envRole     = "PDLOG_RDMATEST_ROLE"
-	envEndpoint = "PDLOG_RDMATEST_ENDPOINT"
+	envEndpoint = "PDLOG_RDMATEST_ENDPOINT" // of a target: where to listen
 	envKey      = "PDLOG_RDMATEST_KEY"
 	roleWriter  = "writer"
 	roleTarget  = "target"
 	childSize   = 1 << 20
 	metaStall   = 0xdead           // a write with this Meta makes the child's target stand still
 	mark        = "rdmatest-child" // start of the line that a ready target prints
+	stalled     = "rdmatest-stalled"
 )
 
 func await(t *testing.T, c <-chan struct{}, what string) {
@@ -54,8 +56,11 @@ func runChild(t *testing.T, newProvider func(*testing.T) rdma.Provider) bool {
 	case roleWriter:
 		childWriter(t, newProvider(t), orphan)
 	case roleTarget:
-		d := open(t, newProvider(t), rdma.Config{Self: targetName, Listen: listenAt, OnNotif: func(v rdma.Notif) {
+		p := newProvider(t)
+		at := cmp.Or(os.Getenv(envEndpoint), listenAt(p))
+		d := open(t, p, rdma.Config{Self: targetName, Listen: at, OnNotif: func(v rdma.Notif) {
 			if v.Meta == metaStall {
+				fmt.Println(stalled)
 				<-orphan
 			}
 		}})
@@ -75,7 +80,9 @@ func childWriter(t *testing.T, p rdma.Provider, orphan <-chan struct{}) {
 	}
 	free := make(chan struct{}, 16)
 	w := open(t, p, rdma.Config{Self: writerName, OnCompletion: func(rdma.Completion) { free <- struct{}{} }})
-	src := memory(t, childSize).Bytes()
+	m := memory(t, childSize)
+	src := m.Bytes()
+	register(t, w, m.Memory())
 	for i := range src {
 		src[i] = 0xcc
 	}
@@ -132,6 +139,21 @@ func startChild(t *testing.T, role string, env ...string) *child {
 	return c
 }
 
+// line reads what the child prints until it has the mark, and gives that line
+// from the mark on.
+func (c *child) line(t *testing.T, mark string) string {
+	t.Helper()
+	for {
+		line, err := c.out.ReadString('\n')
+		if err != nil {
+			t.Fatalf("read the child's output: %v", err)
+		}
+		if at := strings.Index(line, mark); at >= 0 {
+			return line[at:]
+		}
+	}
+}
+
 func (c *child) kill(t *testing.T) {
 	t.Helper()
 	if err := c.cmd.Process.Kill(); err != nil {
@@ -147,7 +169,7 @@ func (c *child) kill(t *testing.T) {
 // nothing lands.
 func testKilledWriter(t *testing.T, p rdma.Provider) {
 	dst := memory(t, childSize)
-	target := open(t, p, rdma.Config{Self: targetName, Listen: listenAt})
+	target := open(t, p, rdma.Config{Self: targetName, Listen: listenAt(p)})
 	r := register(t, target, dst.Memory())
 	l := grant(t, r, 5, all(r))
 	c := startChild(t, roleWriter, envEndpoint+"="+target.Info().Endpoint, envKey+"="+hex.EncodeToString(l.Desc().Key))
@@ -169,30 +191,22 @@ func testKilledWriter(t *testing.T, p rdma.Provider) {
 }
 
 // testKilledTarget kills a target that a writer streams to, then connects to
-// the next one.
+// the process that has taken its address.
 func testKilledTarget(t *testing.T, p rdma.Provider) {
 	src := memory(t, childSize)
 	writer := open(t, p, rdma.Config{Self: writerName})
-	run := func() (*child, rdma.Endpoint, []byte) {
-		c := startChild(t, roleTarget)
-		var endpoint, key string
-		for endpoint == "" {
-			line, err := c.out.ReadString('\n')
-			if err != nil {
-				t.Fatalf("read the child's address: %v", err)
-			}
-			if at := strings.Index(line, mark); at >= 0 {
-				f := strings.Fields(line[at:])
-				endpoint, key = f[1], f[2]
-			}
-		}
-		k, err := hex.DecodeString(key)
+	run := func(at string) (*child, string, []byte) {
+		c := startChild(t, roleTarget, envEndpoint+"="+at)
+		f := strings.Fields(c.line(t, mark))
+		k, err := hex.DecodeString(f[2])
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c, connect(t, writer, rdma.PeerInfo{Provider: p.Name(), Endpoint: endpoint, Peer: targetName}), k
+		return c, f[1], k
 	}
-	c, ep, key := run()
+	c, at, key := run("")
+	info := rdma.PeerInfo{Provider: p.Name(), Endpoint: at, Peer: targetName}
+	ep := connect(t, writer, info)
 	batch := rdma.Batch{Tag: 1, Key: key, Writes: []rdma.Write{{Src: src.Bytes()}}}
 	first := post(t, ep, batch)
 	if c := writer.of(t, first); c.Status != rdma.Completed {
@@ -203,6 +217,7 @@ func testKilledTarget(t *testing.T, p rdma.Provider) {
 	for ; posted < 64; posted++ {
 		post(t, ep, batch)
 	}
+	c.line(t, stalled) // so that one of them is out
 	c.kill(t)
 	for ; posted < 100000; posted++ { // until the loss is known
 		if _, err := ep.PostBatch(batch); errors.Is(err, rdma.ErrConnLost) {
@@ -243,7 +258,8 @@ func testKilledTarget(t *testing.T, p rdma.Provider) {
 	if r, err := ep.Drain(ctx, 1); err != nil || r.Clean || r.Uncertain != uncertain || r.Failed != proven {
 		t.Errorf("drain: %+v, %v", r, err)
 	}
-	_, again, key2 := run()
+	_, _, key2 := run(at) // another process at the same address
+	again := connect(t, writer, info)
 	if c := writer.of(t, post(t, again, rdma.Batch{Tag: 1, Key: key2, Writes: []rdma.Write{{Src: src.Bytes()}}})); c.Status != rdma.Completed {
 		t.Errorf("after reconnecting: %+v", c)
 	}

@@ -36,11 +36,12 @@ func stalledPair(t *testing.T, p rdma.Provider, cfg rdma.Config) (*pair, *stall,
 	dst, src := memory(t, page), memory(t, 8<<20)
 	s := &stall{reached: make(chan struct{}), release: make(chan struct{})}
 	w := &pair{src: src.Bytes()}
-	w.target = open(t, p, rdma.Config{Self: targetName, Listen: listenAt, OnNotif: s.notif})
+	w.target = open(t, p, rdma.Config{Self: targetName, Listen: listenAt(p), OnNotif: s.notif})
 	cfg.Self = writerName
 	w.writer = open(t, p, cfg)
 	t.Cleanup(s.letGo)
 	w.dst = register(t, w.target, dst.Memory())
+	register(t, w.writer, src.Memory())
 	w.ep = connect(t, w.writer, w.target.Info())
 	l := grant(t, w.dst, 1, all(w.dst))
 	x := post(t, w.ep, rdma.Batch{Tag: 1, Key: l.Desc().Key, Writes: []rdma.Write{{Src: w.src[:8]}}})

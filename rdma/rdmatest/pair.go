@@ -152,18 +152,26 @@ type pair struct {
 const (
 	writerName = rdma.PeerID("p0/0")
 	targetName = rdma.PeerID("d0/0")
-	listenAt   = "127.0.0.1:0"
 )
+
+// listenAt is an address that p can listen at and that nobody has yet.
+func listenAt(p rdma.Provider) string {
+	if p.Name() == "shm" {
+		return "unix:@"
+	}
+	return "127.0.0.1:0"
+}
 
 // newPair connects a writer to a target. Sizes are those of both memories.
 func newPair(t *testing.T, p rdma.Provider, size int, writer rdma.Config) *pair {
 	t.Helper()
 	dst, src := memory(t, size), memory(t, size) // before the domains: let go of after them
 	w := &pair{src: src.Bytes()}
-	w.target = open(t, p, rdma.Config{Self: targetName, Listen: listenAt})
+	w.target = open(t, p, rdma.Config{Self: targetName, Listen: listenAt(p)})
 	writer.Self = writerName
 	w.writer = open(t, p, writer)
 	w.dst = register(t, w.target, dst.Memory())
+	register(t, w.writer, src.Memory()) // what is registered may travel in another way
 	w.ep = connect(t, w.writer, w.target.Info())
 	for i := range w.src {
 		w.src[i] = byte(i*7 + i>>12 + 1)

@@ -37,8 +37,14 @@ func Run(t *testing.T, newProvider func(t *testing.T) rdma.Provider) {
 		{"AbortMakesDrainUncleanUntilTheEndIsKnown", testAbort},
 		{"CloseTellsOfEveryTransfer", testClose},
 		{"SeveralConnectionsCarryAllTags", testSeveralConns},
+		{"RestartedTargetKnowsNoOldKey", testRestart},
 		{"KilledWriterIsGone", testKilledWriter},
 		{"KilledTargetLeavesWritesUncertain", testKilledTarget},
+		{"StoppedWriterNeverWritesAfterItsFence", testStoppedWriter},
+		{"ReplacedWriterNeverWritesAfterItsFence", testReplacedWriter},
+		{"PartitionedWriterNeverWritesAfterItsFence", testPartitionedWriter},
+		{"ChecksumsFindWhatChanged", testVerify},
+		{"VerifyWithoutChecksumsSaysSo", testVerifyOff},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, newProvider(t)) })
 	}

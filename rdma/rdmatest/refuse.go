@@ -88,7 +88,7 @@ func testOutOfRange(t *testing.T, p rdma.Provider) {
 }
 
 func testBadGrant(t *testing.T, p rdma.Provider) {
-	d := open(t, p, rdma.Config{Self: targetName, Listen: listenAt})
+	d := open(t, p, rdma.Config{Self: targetName, Listen: listenAt(p)})
 	r := register(t, d, memory(t, page).Memory())
 	for name, ranges := range map[string][]rdma.Range{
 		"none":     nil,

@@ -1,0 +1,304 @@
+package node
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/projector"
+)
+
+// MetricsConfig is where the metrics are served besides the engine API's socket.
+type MetricsConfig struct {
+	Listen string `koanf:"listen"` // host:port of GET /metrics and the health answers; empty = not on TCP
+}
+
+// Bounds of the labels whose values come from outside: the value after the last
+// one that fits is "other". A fleet's peers are fewer; a stranger's invention
+// must not grow the registry.
+const (
+	maxPeerLabels = 256
+	maxKindLabels = 32
+	otherLabel    = "other"
+)
+
+// metrics counts what the node does. Counters of events are a fold of the
+// batches the loop appends (observe), and of nothing else; what the machine
+// holds is read when somebody asks (metrics_collect.go). No label carries a
+// room. observe, took and snapshot run in the loop; the rest may be called from
+// anywhere. A nil *metrics counts nothing.
+type metrics struct {
+	reg *prometheus.Registry
+
+	released     *prometheus.CounterVec
+	abortRelease *prometheus.HistogramVec
+	opened       prometheus.Counter
+	ended        *prometheus.CounterVec
+	aborts       *prometheus.CounterVec
+	acks         *prometheus.CounterVec
+	acksSent     prometheus.Counter
+	fences       *prometheus.CounterVec
+	chunkBytes   *boundedCounter
+	rejected     *boundedCounter
+	lateWrites   prometheus.Counter
+	pageChecks   prometheus.Counter
+	unsafe       prometheus.Counter
+	violations   prometheus.Counter
+	step         prometheus.Histogram
+	commit       prometheus.Histogram
+
+	// Of the loop: the instants (deadline clock, ms) of rooms that wait.
+	armed       map[uint64]uint64
+	quarantined map[uint64]uint64
+
+	committing atomic.Pointer[commitMark]
+	last       sharedSnapshot
+}
+
+// commitMark is one append whose way to the disk is being timed.
+type commitMark struct {
+	seq uint64
+	at  time.Time
+}
+
+// Classic buckets beside the native ones: a server that scrapes no native
+// histograms still gets quantiles.
+var (
+	releaseBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+	stepBuckets    = []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, .1}
+	commitBuckets  = []float64{1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, .01, .025, .05, .1, .25, .5, 1, 5}
+)
+
+func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+	}
+}
+
+func newMetrics() *metrics {
+	count := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	counts := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &metrics{
+		reg:          prometheus.NewRegistry(),
+		released:     counts("pdnode_released_total", "Room incarnations whose pages were released, by basis (events.md, the release rule).", "basis"),
+		abortRelease: prometheus.NewHistogramVec(histogram("pdnode_abort_release_seconds", "Time from AbortArmed to Released of a room, by basis.", releaseBuckets), []string{"basis"}),
+		opened:       count("pdnode_rooms_opened_total", "Room incarnations opened by the engine."),
+		ended:        counts("pdnode_rooms_ended_total", "Room incarnations that reached their terminal outcome.", "outcome"),
+		aborts:       counts("pdnode_aborts_total", "Rooms that failed, by cause.", "cause"),
+		acks:         counts("pdnode_acks_total", "ABORT_ACKs received, by wire form and by whether they counted, or why not.", "form", "verdict"),
+		acksSent:     count("pdnode_acks_sent_total", "ABORT_ACKs sent by a prefill node."),
+		fences:       counts("pdnode_fences_total", "Fences by what the provider proved, or failed.", "result"),
+		chunkBytes:   newBounded(counts("pdnode_chunk_bytes_total", "Bytes of chunks written to (prefill) or by (decode) a peer node.", "peer"), maxPeerLabels),
+		rejected:     newBounded(counts("pdnode_messages_rejected_total", "Messages that no rule takes, by kind.", "kind"), maxKindLabels),
+		lateWrites:   count("pdnode_late_writes_rejected_total", "Writes the provider refused because their lease was revoked."),
+		pageChecks:   count("pdnode_page_check_failures_total", "Pages whose bytes were found wrong."),
+		unsafe:       count("pdnode_unsafe_releases_total", "Releases without evidence: forced, or by policy timeout."),
+		violations:   count("pdnode_invariant_violations_total", "Breaches of an invariant seen live: InvariantViolated, a write after its release (I1), an unsafe release (I2)."),
+		step:         prometheus.NewHistogram(histogram("pdnode_loop_step_seconds", "Time the decision loop took for one command.", stepBuckets)),
+		commit:       prometheus.NewHistogram(histogram("pdnode_log_commit_seconds", "Time from an append that must be durable to its being durable; one append at a time is timed.", commitBuckets)),
+		armed:        map[uint64]uint64{},
+		quarantined:  map[uint64]uint64{},
+	}
+	m.reg.MustRegister(m.released, m.abortRelease, m.opened, m.ended, m.aborts, m.acks, m.acksSent, m.fences,
+		m.chunkBytes.vec, m.rejected.vec, m.lateWrites, m.pageChecks, m.unsafe, m.violations, m.step, m.commit)
+	m.zeroes()
+	return m
+}
+
+// zeroes makes every value of the closed labels exist, so that the first of its
+// kind is an increase and not a new series.
+func (m *metrics) zeroes() {
+	for _, w := range enumWords(events.Basis(0).Descriptor()) {
+		m.released.WithLabelValues(w)
+	}
+	for _, w := range enumWords(events.AbortCause(0).Descriptor()) {
+		m.aborts.WithLabelValues(w)
+	}
+	for _, w := range []string{"hard", "reader_stopped", "failed"} {
+		m.fences.WithLabelValues(w)
+	}
+	for _, w := range []string{"succeeded", "failed"} {
+		m.ended.WithLabelValues(w)
+	}
+	for _, w := range enumWords(events.AckForm(0).Descriptor()) {
+		m.acks.WithLabelValues(w, "counted")
+	}
+}
+
+func enumWords(d protoreflect.EnumDescriptor) []string {
+	var out []string
+	for i := range d.Values().Len() {
+		if n := d.Values().Get(i).Number(); n != 0 {
+			out = append(out, events.EnumWord(d, n))
+		}
+	}
+	return out
+}
+
+// enum is what an events enum is.
+type enum interface {
+	Descriptor() protoreflect.EnumDescriptor
+	Number() protoreflect.EnumNumber
+}
+
+func word(e enum) string {
+	if w := events.EnumWord(e.Descriptor(), e.Number()); w != "" {
+		return w
+	}
+	return "unknown"
+}
+
+// restore takes an event of an earlier life: what it left waiting is waited for
+// since then. It counts nothing.
+func (m *metrics) restore(e *events.Event) {
+	if m != nil {
+		m.since(e)
+	}
+}
+
+// since keeps the instants of armed and quarantined rooms. It gives the time
+// from arming to release when e is the release of an armed room.
+func (m *metrics) since(e *events.Event) (waited time.Duration, ok bool) {
+	at := deadlineClock(e)
+	switch e.Payload.(type) {
+	case *events.Event_AbortArmed:
+		if _, again := m.armed[e.RoomSeq]; !again {
+			m.armed[e.RoomSeq] = at
+		}
+	case *events.Event_Quarantined:
+		if _, again := m.quarantined[e.RoomSeq]; !again {
+			m.quarantined[e.RoomSeq] = at
+		}
+	case *events.Event_Released:
+		from, was := m.armed[e.RoomSeq]
+		delete(m.armed, e.RoomSeq)
+		delete(m.quarantined, e.RoomSeq)
+		if was {
+			return time.Duration(at-min(from, at)) * time.Millisecond, true //nolint:gosec // milliseconds of one life
+		}
+	}
+	return 0, false
+}
+
+// observe folds a batch that the log has taken.
+func (m *metrics) observe(evs []*events.Event) {
+	if m == nil {
+		return
+	}
+	for _, e := range evs {
+		m.event(e)
+	}
+}
+
+func (m *metrics) event(e *events.Event) {
+	waited, afterAbort := m.since(e)
+	switch p := e.Payload.(type) {
+	case *events.Event_RoomOpened:
+		m.opened.Inc()
+	case *events.Event_RoomSucceeded:
+		m.ended.WithLabelValues("succeeded").Inc()
+	case *events.Event_RoomFailed:
+		m.ended.WithLabelValues("failed").Inc()
+		m.aborts.WithLabelValues(word(p.RoomFailed.Cause)).Inc()
+	case *events.Event_AckReceived:
+		verdict := "counted"
+		if a := p.AckReceived; !a.Counted {
+			verdict = word(a.Why)
+		}
+		m.acks.WithLabelValues(word(p.AckReceived.Form), verdict).Inc()
+	case *events.Event_AckSent:
+		m.acksSent.Inc()
+	case *events.Event_Fenced:
+		m.fences.WithLabelValues(word(p.Fenced.Evidence)).Inc()
+	case *events.Event_FenceFailed:
+		m.fences.WithLabelValues("failed").Inc()
+	case *events.Event_Released:
+		basis := word(p.Released.Basis)
+		m.released.WithLabelValues(basis).Inc()
+		if afterAbort {
+			m.abortRelease.WithLabelValues(basis).Observe(waited.Seconds())
+		}
+		if p.Released.Unsafe {
+			m.unsafe.Inc()
+			m.violations.Inc()
+		}
+	case *events.Event_WriteLanded:
+		m.chunkBytes.add(projector.RankID(e.Rank).Node(), p.WriteLanded.Bytes)
+		if p.WriteLanded.AfterRelease {
+			m.violations.Inc()
+		}
+	case *events.Event_ChunkCompleted:
+		m.chunkBytes.add(projector.RankID(p.ChunkCompleted.To).Node(), p.ChunkCompleted.Bytes)
+	case *events.Event_LateWriteRejected:
+		m.lateWrites.Add(float64(max(p.LateWriteRejected.Writes, 1)))
+	case *events.Event_PageCheckFailed:
+		m.pageChecks.Inc()
+	case *events.Event_MessageRejected:
+		m.rejected.add(p.MessageRejected.Kind, max(p.MessageRejected.Count, 1))
+	case *events.Event_InvariantViolated:
+		m.violations.Inc()
+	}
+}
+
+// took notes how long one command took in the loop.
+func (m *metrics) took(d time.Duration) {
+	if m != nil {
+		m.step.Observe(d.Seconds())
+	}
+}
+
+// appended begins to time an append, unless one is being timed.
+func (m *metrics) appended(seq uint64) {
+	if m != nil && m.committing.Load() == nil {
+		m.committing.Store(&commitMark{seq: seq, at: time.Now()})
+	}
+}
+
+// durable ends it.
+func (m *metrics) durable(seq uint64) {
+	if m == nil {
+		return
+	}
+	c := m.committing.Load()
+	if c != nil && seq >= c.seq && m.committing.CompareAndSwap(c, nil) {
+		m.commit.Observe(time.Since(c.at).Seconds())
+	}
+}
+
+// boundedCounter is a counter with one label of open values.
+type boundedCounter struct {
+	vec *prometheus.CounterVec
+	max int
+
+	mu   sync.Mutex
+	seen map[string]prometheus.Counter
+}
+
+func newBounded(vec *prometheus.CounterVec, most int) *boundedCounter {
+	return &boundedCounter{vec: vec, max: most, seen: map[string]prometheus.Counter{}}
+}
+
+func (b *boundedCounter) add(label string, n uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c, ok := b.seen[label]
+	if !ok {
+		if len(b.seen) >= b.max {
+			label = otherLabel
+		}
+		c = b.vec.WithLabelValues(label)
+		if label != otherLabel {
+			b.seen[label] = c
+		}
+	}
+	c.Add(float64(n))
+}

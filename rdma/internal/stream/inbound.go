@@ -1,0 +1,312 @@
+package stream
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pdlog/pdlog/rdma"
+)
+
+const (
+	// maxCopy bounds one system call into leased pages, and so how long a
+	// Revoke waits for it (rdma.md 7.2).
+	maxCopy = 256 << 10
+	// scrapLen is the size of the buffer for refused bytes.
+	scrapLen = 64 << 10
+	// Answers are held back while more data is there to read, up to so many
+	// transfers or so many bytes placed since the first of them.
+	maxHeld      = 16
+	maxHeldBytes = 1 << 20
+)
+
+// inbound is the target's side of a connection. One goroutine runs it and
+// nothing else touches its fields.
+type inbound struct {
+	d    *domain
+	id   uint64
+	conn net.Conn
+	raw  syscall.RawConn // nil with TLS
+	peer rdma.PeerID
+
+	hbuf  [headerLen]byte
+	hlen  int // bytes of hbuf that are there
+	h     header
+	rest  int    // payload bytes of h still to come
+	dst   []byte // where they go; nil if they are refused
+	lease *lease // of dst
+	crc   uint32 // of the frame's bytes so far
+	scrap []byte // made when first needed
+	iov   [2][]byte
+	oob   []byte // of a socket that carries descriptors
+	fds   []int  // received, not named yet
+	pools map[uint32]*pool
+	in    *lease // the lease of the frame before, most often of the next too
+
+	x       inTransfer
+	lastSeq uint64
+
+	owed      []*lease // whose last frames are placed and not told of yet
+	notifs    []rdma.Notif
+	replies   []byte
+	acked     uint64 // highest seq that is to be acknowledged, 0 if none
+	held      int    // transfers that wait for their answer
+	heldBytes int
+	drained   bool // the socket had nothing more when step returned
+	err       error
+}
+
+func newInbound(d *domain, c net.Conn) (*inbound, error) {
+	if err := d.transport.Tune(c); err != nil {
+		return nil, err
+	}
+	in := &inbound{d: d, id: d.connID.Add(1), conn: c}
+	if d.cfg.TLS != nil {
+		in.conn = tls.Server(c, d.cfg.TLS)
+		return in, nil
+	}
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	in.raw = raw
+	if d.transport.Pools {
+		in.oob = make([]byte, unix.CmsgSpace(4*maxFDs))
+		in.pools = make(map[uint32]*pool)
+	}
+	return in, nil
+}
+
+// run reads until the connection ends. When it returns nothing more can land
+// from this connection.
+func (in *inbound) run() {
+	defer in.d.dropInbound(in)
+	defer in.dropPools()
+	debug.SetPanicOnFault(true) // for copyGuarded
+	if in.hello() != nil {
+		hangUp(in.conn) // it never was a peer: nobody to tell
+		return
+	}
+	err := in.welcome()
+	read := in.readRaw
+	if in.raw == nil {
+		read = in.readDecrypted
+	}
+	for err == nil {
+		err = read()
+		if err == nil {
+			err = in.err
+		}
+		if ferr := in.flush(); err == nil {
+			err = ferr
+		}
+	}
+	hangUp(in.conn) // ends the connection; what the peer did not get it holds for uncertain
+	left := in.d.parted(in.peer)
+	in.d.cfg.OnNotif(rdma.Notif{
+		Kind: rdma.PeerGone, Peer: in.peer, Conn: in.id,
+		Err: err, Fence: rdma.FenceReaderStopped, Left: left,
+	})
+}
+
+// hello reads who the peer is.
+func (in *inbound) hello() error {
+	if err := in.conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(in.conn, in.hbuf[:]); err != nil {
+		return err
+	}
+	if err := in.h.decode(in.hbuf[:]); err != nil {
+		return err
+	}
+	if in.h.op != opHello {
+		return fmt.Errorf("%w: op %d before hello", errFrame, in.h.op)
+	}
+	name := make([]byte, in.h.length)
+	if _, err := io.ReadFull(in.conn, name); err != nil {
+		return err
+	}
+	in.peer = rdma.PeerID(name)
+	return nil
+}
+
+// welcome tells of the peer, then answers its hello.
+func (in *inbound) welcome() error {
+	in.d.joined(in.peer)
+	in.notifs = append(in.notifs, rdma.Notif{Kind: rdma.PeerConnected, Peer: in.peer, Conn: in.id})
+	in.replies = reply{op: opHelloOK}.append(in.replies)
+	if err := in.flush(); err != nil {
+		return err
+	}
+	return in.conn.SetDeadline(time.Time{})
+}
+
+func (in *inbound) readRaw() error { return in.raw.Read(in.step) }
+
+// step reads as long as the socket has something, or until answers are due.
+// False: wait until it is readable again.
+func (in *inbound) step(fd uintptr) bool {
+	in.drained = false
+	for in.err == nil {
+		n, err := in.readOnce(int(fd)) //nolint:gosec // file descriptors are small
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			in.drained = true
+			return in.held > 0
+		case err != nil:
+			in.err = fmt.Errorf("%w: %w", rdma.ErrConnLost, err)
+		case n == 0:
+			in.err = io.EOF
+		case in.err != nil: // by what came along with the bytes
+		default:
+			in.err = in.advance(n)
+		}
+		if in.held >= maxHeld || in.heldBytes >= maxHeldBytes {
+			return true
+		}
+	}
+	return true
+}
+
+// readOnce makes one system call: into the header, into the pages inside the
+// lease's bracket, or into the scrap buffer.
+func (in *inbound) readOnce(fd int) (int, error) {
+	if in.rest == 0 {
+		return in.recv(fd, in.hbuf[in.hlen:], nil)
+	}
+	if in.dst != nil {
+		if in.lease.enter() {
+			n, err := in.readv(fd, in.dst[:min(in.rest, maxCopy)])
+			if err == nil {
+				in.landed(min(n, in.rest))
+			}
+			in.lease.leave()
+			if !errors.Is(err, unix.EFAULT) {
+				return n, err
+			}
+			in.refuse(rdma.RefusedMemory)
+		} else {
+			in.refuse(rdma.RefusedRevoked)
+		}
+	}
+	if in.scrap == nil {
+		in.scrap = make([]byte, scrapLen)
+	}
+	return in.readv(fd, in.scrap[:min(in.rest, scrapLen)])
+}
+
+// readv reads into b and, if b takes all the rest of the payload, the next
+// header as well: one system call a frame.
+func (in *inbound) readv(fd int, b []byte) (int, error) {
+	if len(b) < in.rest {
+		return in.recv(fd, b, nil)
+	}
+	return in.recv(fd, b, in.hbuf[:])
+}
+
+// recv is one system call into a, then b, and takes the descriptors that come
+// along on a socket that carries them.
+func (in *inbound) recv(fd int, a, b []byte) (int, error) {
+	if in.oob != nil {
+		return in.recvmsg(fd, a, b)
+	}
+	if b == nil {
+		return unix.Read(fd, a)
+	}
+	in.iov[0], in.iov[1] = a, b
+	return unix.Readv(fd, in.iov[:])
+}
+
+// landed notes n bytes that were put at dst, inside the bracket: their checksum,
+// and that news of the transfer is owed if they are its last.
+func (in *inbound) landed(n int) {
+	if in.summed() {
+		in.crc = crc32.Update(in.crc, castagnoli, in.dst[:n])
+	}
+	if n == in.rest && in.h.flags&flagLast != 0 {
+		in.lease.owe()
+		in.owed = append(in.owed, in.lease)
+	}
+}
+
+// summed says whether the frame's bytes are to be checked.
+func (in *inbound) summed() bool { return in.h.flags&flagSum != 0 && in.d.cfg.Checksums }
+
+// advance accounts for n bytes that were read.
+func (in *inbound) advance(n int) error {
+	if in.rest > 0 {
+		p := min(n, in.rest)
+		if in.dst != nil {
+			in.dst = in.dst[p:]
+			in.x.placed += uint64(p)
+			in.heldBytes += p
+		} else {
+			in.x.refused += uint64(p)
+		}
+		in.rest -= p
+		n -= p
+		if in.rest > 0 {
+			return nil
+		}
+		in.endFrame()
+	}
+	in.hlen += n
+	if in.hlen < headerLen {
+		return nil
+	}
+	in.hlen = 0
+	if err := in.h.decode(in.hbuf[:]); err != nil {
+		return err
+	}
+	if in.h.op == opPool {
+		return in.addPool()
+	}
+	if err := in.beginFrame(); err != nil || in.h.op != opCopy {
+		return err
+	}
+	return in.copyFrame()
+}
+
+// flush tells the notifs, then sends the answers.
+func (in *inbound) flush() error {
+	for i := range in.notifs {
+		in.d.cfg.OnNotif(in.notifs[i])
+		in.notifs[i] = rdma.Notif{}
+	}
+	in.notifs = in.notifs[:0]
+	for i, l := range in.owed {
+		l.tell()
+		in.owed[i] = nil
+	}
+	in.owed = in.owed[:0]
+	in.ackUpTo()
+	in.held, in.heldBytes = 0, 0
+	if len(in.replies) == 0 {
+		return nil
+	}
+	_, err := in.conn.Write(in.replies)
+	in.replies = in.replies[:0]
+	if err != nil {
+		return fmt.Errorf("%w: %w", rdma.ErrConnLost, err)
+	}
+	return nil
+}
+
+// ackUpTo turns the cumulative acknowledgement into a reply.
+func (in *inbound) ackUpTo() {
+	if in.acked > 0 {
+		in.replies = reply{op: opAck, seq: in.acked}.append(in.replies)
+		in.acked = 0
+	}
+}
