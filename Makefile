@@ -61,7 +61,10 @@ demo: build ## the main job on this machine: real processes, every byte checked
 
 # ---- tests
 
-test: build ## all tests, with the race detector
+deps-test: deps
+	$(call apt,strace python3 python3-protobuf)
+
+test: build deps-test ## all tests, with the race detector
 	$(GO) test -race -count=1 -timeout 15m ./...
 
 test-short: deps ## what a change needs before a commit
@@ -94,6 +97,15 @@ check-generated: generate
 
 bench: deps ## benchmarks of every package
 	$(GO) test -run '^$$' -bench . -benchmem -count=1 ./...
+
+bench-store: deps ## the log beside a raw write and db.Batch
+	$(GO) test -run '^$$' -bench 'Commit|Producers|Open' -benchtime=1x -count=1 ./store
+
+crash: deps-test ## 20,000 crash images of the log
+	PDLOG_CRASH_IMAGES=20000 $(GO) test -count=1 -v ./test/crash
+
+test-rxe: deps ## rdma/verbs on kernel verbs (Soft-RoCE under QEMU)
+	RXE_ROUNDS=$${RXE_ROUNDS:-30} test/rxe/run.sh
 
 clean: ## remove what was built
 	rm -rf $(BIN) $(TOOLS)

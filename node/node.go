@@ -66,6 +66,7 @@ type Node struct {
 	engines      engineClock
 	dropped      sealSet // decode: rooms that ended before they were published
 
+	lost       bool            // the log lost its end before this life
 	life       context.Context // ends with the node
 	cancel     context.CancelFunc
 	halt       chan struct{} // closed: receivers end
@@ -151,15 +152,16 @@ func randomBoot() (uint64, error) {
 
 func (n *Node) openLog(ctx context.Context) error {
 	l, rec, err := store.Open(ctx, n.cfg.LogDir(), store.Options{
-		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.onDurable, Socket: n.cfg.SocketPath(), Logger: n.log,
+		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.onDurable, Socket: n.cfg.SocketPath(), Logger: n.log, Salvage: true,
 	})
 	if err != nil {
 		return errors.Wrapf(err, "open log %s", n.cfg.LogDir())
 	}
 	n.store = l
 	n.out.durable.Store(l.Durable())
-	if rec != nil && rec.HeadAhead {
-		n.log.Warn("the log is behind its head file", "last_seq", rec.LastSeq, "head_seq", rec.HeadSeq)
+	if rec.LostFrom != 0 {
+		n.lost = true
+		n.log.Error("the log has lost its end: what verifies was kept, the past is unknown", "lost_from", rec.LostFrom, "why", rec.Reason, "set_aside", rec.Damaged)
 	}
 	return nil
 }
@@ -237,7 +239,7 @@ func (n *Node) rebuild(unknown []string) error {
 	}
 	id := n.store.LogID()
 	start := projector.Start{Boot: n.boot, Incarnation: n.store.Incarnation(), LogID: id[:], UnknownPast: unknown != nil, AskPeers: unknown}
-	if n.store.Appended() == 0 {
+	if n.store.Appended() == 0 || n.lost { // generations that were lost must not come again
 		start.GenerationBase = uint64(time.Now().Unix()) << 24 //nolint:gosec // events.md, identity
 	}
 	var b batch
@@ -246,6 +248,14 @@ func (n *Node) rebuild(unknown []string) error {
 		return errors.Wrap(err, "record the start")
 	}
 	n.metrics.observe(b.evs)
+	if n.lost {
+		if err := n.store.Sync(n.life); err != nil {
+			return errors.Wrap(err, "record the start")
+		}
+		if err := n.store.LossRecorded(); err != nil {
+			return errors.Wrap(err, "record the loss")
+		}
+	}
 	b.evs = nil
 	n.loop.flush(&b)
 	n.logSince = m.LogSince()

@@ -22,6 +22,9 @@ const pastTime = 2 * time.Second
 // more of this one than is here, means that the log's past was lost (events.md,
 // unknown past). nil: the past is known; else the prefill nodes to be asked.
 func (n *Node) pastUnknown(ctx context.Context) []string {
+	if n.lost {
+		return n.askable(ctx)
+	}
 	if n.mirror == nil {
 		return nil
 	}

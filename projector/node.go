@@ -23,7 +23,7 @@ func (m *Machine) start(c Start) {
 		Version: m.cfg.Version, UnknownPast: c.UnknownPast, Root: c.Root, Dialect: m.cfg.Dialect, Provider: m.cfg.Provider,
 		AllowWeak: m.cfg.AllowWeak, PageCheck: m.cfg.PageCheck,
 	}
-	if first {
+	if first || c.UnknownPast { // generations that were lost must not come again
 		p.GenerationBase = c.GenerationBase
 	}
 	if m.cfg.Role == events.Role_ROLE_DECODE {

@@ -22,7 +22,7 @@ missing. Exit 1 if there is any.`,
 		if err != nil {
 			return err
 		}
-		h, err := gather(c.Context(), args)
+		h, damage, err := gather(c.Context(), args)
 		if err != nil {
 			return err
 		}
@@ -33,9 +33,9 @@ missing. Exit 1 if there is any.`,
 			err = replay.WriteBlame(sys.Stdout, found)
 		}
 		if err == nil && len(found) > 0 {
-			return errBad
+			err = errBad
 		}
-		return err
+		return either(err, damage)
 	}
 	return c
 }

@@ -35,6 +35,15 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// spoil FILE zeroes the meta pages of a database.
+			"spoil": func(ts *testscript.TestScript, _ bool, args []string) {
+				b, err := os.ReadFile(ts.MkAbs(args[0]))
+				ts.Check(err)
+				clear(b[:8192])
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), b, 0o600))
+			},
+		},
 		Setup: func(env *testscript.Env) error {
 			late := lateWrite()
 			for name, h := range map[string]*historytest.History{"late.jsonl": late, "clean.jsonl": clean()} {

@@ -24,13 +24,15 @@ func eventsCommand(sys Sys) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		seq, err := stream(c.Context(), args)
+		logs, err := replay.Open(c.Context(), args)
 		if err != nil {
 			return err
 		}
+		var damage error
+		seq := replay.Readable(c.Context(), logs, &damage)
 		if out.value == "json" {
 			_, err := replay.WriteJSONL(sys.Stdout, filtered(seq, f))
-			return err
+			return either(err, damage)
 		}
 		w := bufio.NewWriterSize(sys.Stdout, 64<<10)
 		for e, err := range filtered(seq, f) {
@@ -43,7 +45,7 @@ func eventsCommand(sys Sys) *cobra.Command {
 				return errors.CombineErrors(err, w.Flush())
 			}
 		}
-		return w.Flush()
+		return either(w.Flush(), damage)
 	}
 	return c
 }

@@ -39,6 +39,15 @@ func usagef(format string, args ...any) error {
 // errBad ends a command whose answer is bad and was printed.
 var errBad = &coded{code: exitBad}
 
+// either is the first error there is; an answer that is bad gives way to what
+// says that it is not whole, which has the same exit code and more to say.
+func either(err, damage error) error {
+	if damage != nil && (err == nil || errors.Is(err, errBad)) {
+		return damage
+	}
+	return err
+}
+
 // exitCode is the one place where errors become exit codes.
 func exitCode(err error) int {
 	var c *coded

@@ -187,13 +187,16 @@ func filtered(seq iter.Seq2[*events.Event, error], f *replay.Filter) iter.Seq2[*
 }
 
 // gather folds the sources. Views fold whole histories: a time window would
-// hide owners and releases from them, so it selects among their results.
-func gather(ctx context.Context, srcs []string) (*replay.History, error) {
-	seq, err := stream(ctx, srcs)
+// hide owners and releases from them, so it selects among their results. A log
+// that is damaged, or copies that differ, do not end it: the view says what the
+// rest tells, and the command ends with that damage.
+func gather(ctx context.Context, srcs []string) (h *replay.History, damage, err error) {
+	logs, err := replay.Open(ctx, srcs)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return replay.Gather(seq)
+	h, err = replay.Gather(replay.Readable(ctx, logs, &damage))
+	return h, damage, err
 }
 
 // writeJSON prints v as one JSON document on one line.

@@ -20,7 +20,7 @@ func pageCommand(sys Sys) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		h, err := gather(c.Context(), args[1:])
+		h, damage, err := gather(c.Context(), args[1:])
 		if err != nil {
 			return err
 		}
@@ -33,9 +33,9 @@ func pageCommand(sys Sys) *cobra.Command {
 		}
 		log := replay.PageHistory(h, *node, page)
 		if out.value == "json" {
-			return writeJSON(sys.Stdout, log)
+			return either(writeJSON(sys.Stdout, log), damage)
 		}
-		return log.Write(sys.Stdout)
+		return either(log.Write(sys.Stdout), damage)
 	}
 	return c
 }

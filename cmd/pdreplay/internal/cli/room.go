@@ -25,26 +25,28 @@ func roomCommand(sys Sys) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		all, err := stream(c.Context(), args[1:])
+		logs, err := replay.Open(c.Context(), args[1:])
 		if err != nil {
 			return err
 		}
+		var damage error
+		all := replay.Readable(c.Context(), logs, &damage)
 		life, err := replay.Lifeline(all, room, *seq)
 		if err != nil {
 			return err
 		}
 		if len(life.Events) == 0 {
-			return &coded{code: exitBad, text: "room " + args[0] + " is in none of these logs"}
+			return either(damage, &coded{code: exitBad, text: "room " + args[0] + " is in none of these logs"})
 		}
 		life.Select(f)
 		if out.value == "text" {
-			return life.Write(sys.Stdout)
+			return either(life.Write(sys.Stdout), damage)
 		}
 		evs := make([]json.RawMessage, len(life.Events))
 		for i, e := range life.Events {
 			evs[i] = events.AppendJSON(nil, e)
 		}
-		return writeJSON(sys.Stdout, map[string]any{"room": room, "incarnations": life.Rows, "events": evs})
+		return either(writeJSON(sys.Stdout, map[string]any{"room": room, "incarnations": life.Rows, "events": evs}), damage)
 	}
 	return c
 }

@@ -22,15 +22,15 @@ incarnation whose decode room is in view is part of that room's line.`,
 		if err != nil {
 			return err
 		}
-		h, err := gather(c.Context(), args)
+		h, damage, err := gather(c.Context(), args)
 		if err != nil {
 			return err
 		}
 		rows := slices.DeleteFunc(replay.RoomTable(h), func(r replay.RoomRow) bool { return !rowMatches(f, r) })
 		if out.value == "json" {
-			return writeJSON(sys.Stdout, map[string]any{"rooms": rows})
+			return either(writeJSON(sys.Stdout, map[string]any{"rooms": rows}), damage)
 		}
-		return replay.WriteRooms(sys.Stdout, rows)
+		return either(replay.WriteRooms(sys.Stdout, rows), damage)
 	}
 	return c
 }

@@ -48,7 +48,7 @@ Exit codes: 0 done or holds, 1 the answer is bad, 2 bad usage or input,
 	root.AddCommand(
 		eventsCommand(sys), roomsCommand(sys), roomCommand(sys), pageCommand(sys), blameCommand(sys),
 		stateCommand(sys), verifyCommand(sys), diffCommand(sys), exportCommand(sys), importCommand(sys),
-		simulateCommand(sys), versionCommand(sys), completionCommand(sys),
+		simulateCommand(sys), whatifCommand(sys), timelineCommand(sys), reportCommand(sys), reduceCommand(sys), auditCommand(sys), versionCommand(sys), completionCommand(sys),
 	)
 	root.Version = version
 	root.SetVersionTemplate(versionText() + "\n")

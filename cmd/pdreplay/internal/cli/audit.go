@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/cockroachdb/errors"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/pdlog/pdlog/replay"
+	"github.com/pdlog/pdlog/replay/audit"
+)
+
+func auditCommand(sys Sys) *cobra.Command {
+	c := &cobra.Command{
+		Use: "audit nats://HOST:PORT[/CLUSTER]", Short: "follows the fleet live and prints violations as they happen", Args: exactArgs("nats://HOST:PORT"),
+		Long: `Follows the mirror of a fleet from its beginning on and prints a line (a JSON
+object with -o json) per violation, as it happens, until it is interrupted.
+--once checks what is there now and ends. Exit 1 if there was a violation.`,
+	}
+	out := outputFlag(c.Flags())
+	metrics := c.Flags().String("metrics", "", "address for Prometheus metrics, e.g. :9464")
+	once := c.Flags().Bool("once", false, "check what is there now, then end")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		found := 0
+		report := func(f replay.Finding) error {
+			found++
+			if out.value == "json" {
+				return writeJSON(sys.Stdout, f)
+			}
+			_, err := fmt.Fprintln(sys.Stdout, f.Text())
+			return err
+		}
+		var err error
+		switch {
+		case *once && *metrics != "":
+			return usagef("audit: --metrics needs an auditor that stays, --once ends at once")
+		case *once:
+			err = auditOnce(c.Context(), args[0], report)
+		default:
+			err = auditLive(c.Context(), args[0], *metrics, report)
+		}
+		if err == nil && found > 0 {
+			return errBad
+		}
+		return err
+	}
+	return c
+}
+
+func auditOnce(ctx context.Context, url string, report func(replay.Finding) error) error {
+	logs, err := replay.Open(ctx, []string{url})
+	if err != nil {
+		return err
+	}
+	for _, l := range logs {
+		if l.Kind != replay.FromMirror {
+			return usagef("audit: %s is no mirror (want nats://HOST:PORT)", url)
+		}
+	}
+	v, err := replay.Verify(ctx, logs)
+	if err != nil {
+		return err
+	}
+	for _, f := range v.Violations {
+		if err := report(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closeWait is how long a scrape under way may take when the auditor ends.
+const closeWait = 5 * time.Second
+
+func auditLive(ctx context.Context, url, metrics string, report func(replay.Finding) error) error {
+	o := audit.Options{URL: url, Report: report}
+	if metrics == "" {
+		return audit.Follow(ctx, o)
+	}
+	reg := prometheus.NewRegistry()
+	m, err := audit.NewMetrics(reg)
+	if err != nil {
+		return err
+	}
+	o.Metrics = m
+	ln, err := net.Listen("tcp", metrics)
+	if err != nil {
+		return errors.Wrap(err, "--metrics")
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: closeWait}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	err = audit.Follow(ctx, o)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWait)
+	defer cancel()
+	err = errors.CombineErrors(err, srv.Shutdown(end))
+	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
+		err = errors.CombineErrors(err, serr)
+	}
+	return err
+}
