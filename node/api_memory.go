@@ -53,9 +53,12 @@ func (n *Node) registerMemory(ctx context.Context, rank int, l layout) error {
 		return errors.Wrap(m.unmap(), "unmap")
 	}
 	if n.receive != nil {
-		if err := n.receive.register(ctx, m); err != nil {
-			return errors.CombineErrors(err, m.unmap())
-		}
+		err = n.receive.register(ctx, m)
+	} else { // a provider may read registered sources by itself
+		err = m.register(ctx, n.domain)
+	}
+	if err != nil {
+		return errors.CombineErrors(err, m.unmap())
 	}
 	n.memory.put(rank, m)
 	name := memoryName(rank)

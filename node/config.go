@@ -70,7 +70,7 @@ type Config struct {
 
 // RDMAConfig is the data plane.
 type RDMAConfig struct {
-	Provider  string `koanf:"provider"`   // auto or tcp
+	Provider  string `koanf:"provider"`   // auto, tcp, or shm (both nodes on one host)
 	Fault     string `koanf:"fault"`      // faults of the writing side, e.g. "late:500ms:30%,hang:5%"
 	FaultSeed int64  `koanf:"fault_seed"` // the same seed draws the same faults
 	Conns     int    `koanf:"conns"`      // connections per peer; 0 = the provider's own number
@@ -160,7 +160,7 @@ var words = map[string][]string{
 	"release_policy": {"fence", "hold", "timeout"},
 	"weak_peers":     {"refuse", "allow"},
 	"topology_keys":  {"base", "policy"},
-	"rdma.provider":  {"auto", "tcp"},
+	"rdma.provider":  {"auto", "tcp", "shm"},
 	"log.level":      {"debug", "info", "warn", "error"},
 	"log.format":     {"text", "json"},
 

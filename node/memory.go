@@ -56,6 +56,7 @@ func (l *layout) bytes() uint64 { return l.pages*l.pageBytes + l.auxRows*l.auxBy
 type rankMemory struct {
 	layout
 	file                os.FileInfo
+	open                *os.File // the file behind mapping
 	mapping             []byte
 	kv, aux             []byte
 	kvRegion, auxRegion rdma.Region
@@ -71,7 +72,12 @@ func mapMemory(l layout) (*rankMemory, error) {
 	if err != nil {
 		return nil, errors.Wrap(err, "open shared memory")
 	}
-	defer func() { _ = f.Close() }() // the mapping outlives it
+	keep := false
+	defer func() {
+		if !keep {
+			_ = f.Close()
+		}
+	}()
 	lo, hi := l.pageOffset, l.pageOffset+l.pages*l.pageBytes
 	if l.auxRows > 0 {
 		lo, hi = min(lo, l.auxOffset), max(hi, l.auxOffset+l.auxRows*l.auxBytes)
@@ -88,7 +94,8 @@ func mapMemory(l layout) (*rankMemory, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "map %d bytes of %s", hi-lo, l.path)
 	}
-	r := &rankMemory{layout: l, file: st, mapping: m}
+	keep = true
+	r := &rankMemory{layout: l, file: st, open: f, mapping: m}
 	at := l.pageOffset - lo
 	r.kv = m[at : at+l.pages*l.pageBytes : at+l.pages*l.pageBytes]
 	if l.auxRows > 0 {
@@ -116,13 +123,13 @@ func (r *rankMemory) row(i uint32) ([]byte, bool) {
 
 // register makes the memory writable by leases of domain.
 func (r *rankMemory) register(ctx context.Context, d rdma.Domain) (err error) {
-	if r.kvRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: -1, Mapped: r.kv}); err != nil {
+	if r.kvRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: int(r.open.Fd()), Mapped: r.kv}); err != nil {
 		return errors.Wrap(err, "register pages")
 	}
 	if len(r.aux) == 0 {
 		return nil
 	}
-	r.auxRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: -1, Mapped: r.aux})
+	r.auxRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: int(r.open.Fd()), Mapped: r.aux})
 	return errors.Wrap(err, "register aux rows")
 }
 
@@ -142,7 +149,7 @@ func (r *rankMemory) unmap() error {
 	if m == nil {
 		return nil
 	}
-	return errors.Wrap(unix.Munmap(m), "unmap shared memory")
+	return errors.Wrap(errors.CombineErrors(unix.Munmap(m), r.open.Close()), "unmap shared memory")
 }
 
 // memoryTable holds the memory of the local ranks. A replaced mapping is kept

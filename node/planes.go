@@ -11,8 +11,16 @@ import (
 	"github.com/pdlog/pdlog/projector"
 	"github.com/pdlog/pdlog/rdma"
 	"github.com/pdlog/pdlog/rdma/fault"
+	"github.com/pdlog/pdlog/rdma/shm"
 	"github.com/pdlog/pdlog/rdma/tcp"
 )
+
+// providers are the data planes of this build, by the name that configuration
+// and write keys give them.
+var providers = map[string]rdma.Provider{
+	tcp.Name: tcp.Provider{},
+	shm.Name: shm.Provider{}, // both nodes on one host
+}
 
 // providerName resolves auto: tcp is the one that works between any two hosts.
 func (c *Config) providerName() string {
@@ -24,12 +32,15 @@ func (c *Config) providerName() string {
 
 // openPlanes opens the data plane: decode listens and grants, prefill posts.
 func (n *Node) openPlanes(ctx context.Context) error {
-	var provider rdma.Provider = tcp.Provider{}
+	provider := providers[n.cfg.providerName()]
 	cfg := rdma.Config{Self: peerName(n.cfg.Node, n.boot), Conns: n.cfg.RDMA.Conns}
 	if n.cfg.Role == "decode" {
 		n.receive = newReceivePlane(n.memory, func(c projector.Command) { n.loop.tell(c) })
 		n.receive.host = n.cfg.advertised()
 		cfg.Listen = net.JoinHostPort(n.cfg.Listen, "0")
+		if provider.Name() == shm.Name {
+			cfg.Listen = shm.ListenAny
+		}
 		cfg.OnNotif = n.receive.hear
 	} else {
 		spec, err := fault.ParseSpec(n.cfg.RDMA.Fault)

@@ -14,9 +14,9 @@ func WriteBlame(w io.Writer, incidents []*Incident) error {
 		return err
 	}
 	for i := 0; i < len(incidents); {
-		in, story := incidents[i], incidents[i].story()
+		in, story := incidents[i], incidents[i].Story()
 		pages := []uint32{in.Page}
-		for i++; i < len(incidents) && incidents[i].Node == in.Node && incidents[i].story() == story; i++ {
+		for i++; i < len(incidents) && incidents[i].Node == in.Node && incidents[i].Story() == story; i++ {
 			pages = append(pages, incidents[i].Page)
 		}
 		noun := "page"
@@ -30,8 +30,8 @@ func WriteBlame(w io.Writer, incidents []*Incident) error {
 	return nil
 }
 
-// story is the incident in sentences, without the page.
-func (in *Incident) story() string {
+// Story is the incident in sentences, without the page.
+func (in *Incident) Story() string {
 	var sb strings.Builder
 	if in.VictimRoom != nil {
 		fmt.Fprintf(&sb, "room %d/%d was the victim. ", *in.VictimRoom, *in.VictimRoomSeq)

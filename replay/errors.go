@@ -15,6 +15,10 @@ var (
 	ErrConflict = errors.New("copies of a log differ")
 )
 
+// WithKind makes err an instance of the sentinel kind and keeps its own words. It
+// works with errors.Is of any package. A nil err stays nil.
+func WithKind(err, kind error) error { return mark(err, kind) }
+
 // mark makes err an instance of the sentinel kind and keeps its own words. It
 // works with errors.Is of any package.
 func mark(err, kind error) error {

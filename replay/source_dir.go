@@ -7,10 +7,12 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"github.com/cockroachdb/errors"
 	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/store"
@@ -35,7 +37,7 @@ func dirLog(dir string) *Log {
 		}
 	}
 	return &Log{Source: dir, Kind: FromDir, read: func(context.Context) iter.Seq2[*events.Event, error] {
-		return classified(store.Events(dir, 0))
+		return salvaged(filepath.Base(filepath.Dir(dir)), func() []string { return segmentsIn(dir) }, classified(store.Events(dir, 0)))
 	}}
 }
 
@@ -70,7 +72,7 @@ func storeError(err error) error {
 			how = "give unix:" + inUse.Lock.Socket + " as the source"
 		}
 		return mark(errors.Newf("a live node writes this log (%s): %s", inUse.Lock, how), ErrUnavailable)
-	case errors.IsAny(err, store.ErrCorrupt, store.ErrHeadAhead, store.ErrHeadMismatch):
+	case errors.IsAny(err, store.ErrCorrupt, store.ErrHeadAhead, store.ErrHeadMismatch, berrors.ErrInvalid, berrors.ErrChecksum, berrors.ErrVersionMismatch):
 		return mark(err, ErrDamaged)
 	case errors.IsAny(err, store.ErrNotALog, store.ErrFormat):
 		return mark(err, ErrBadSource)
@@ -82,8 +84,12 @@ func storeError(err error) error {
 // fileLog is one segment file, wherever it lies and whatever it is called: it
 // is read in a folder of its own, through a link under its proper name.
 func fileLog(path string) *Log {
+	node := strings.TrimSuffix(filepath.Base(path), segmentExt)
+	if dir := filepath.Dir(path); filepath.Base(dir) == "log" {
+		node = filepath.Base(filepath.Dir(dir))
+	}
 	return &Log{Source: path, Kind: FromFile, read: func(context.Context) iter.Seq2[*events.Event, error] {
-		return func(yield func(*events.Event, error) bool) {
+		return salvaged(node, func() []string { return []string{path} }, func(yield func(*events.Event, error) bool) {
 			if holder, live := store.Locked(filepath.Dir(path)); live {
 				// A sealed segment of a live node can be read; the active one not.
 				if _, err := firstSeq(path); err != nil && holder.Socket != "" {
@@ -106,7 +112,7 @@ func fileLog(path string) *Log {
 					return
 				}
 			}
-		}
+		})
 	}}
 }
 
@@ -131,6 +137,13 @@ func linkDir(path string) (string, error) {
 
 // firstSeq is the key of the segment's first frame (store.md 6.2).
 func firstSeq(path string) (first uint64, err error) {
+	// A file that is cut short faults where its pages are mapped and are not there.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			first, err = 0, mark(errors.Newf("read segment: %v", p), ErrBadSource)
+		}
+	}()
 	db, err := bbolt.Open(path, 0o400, &bbolt.Options{ReadOnly: true, Timeout: lockWait})
 	if err != nil {
 		if errors.Is(err, bbolt.ErrTimeout) { //nolint:staticcheck // the name bbolt itself returns

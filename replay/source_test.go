@@ -130,7 +130,7 @@ func TestALiveNodeIsReadThroughItsSocket(t *testing.T) {
 }
 
 func TestTheMirrorIsASourceAndIsCompared(t *testing.T) {
-	srv, err := mirror.StartEmbedded(mirror.EmbeddedOptions{StoreDir: t.TempDir()})
+	srv, err := mirror.StartEmbedded(mirror.EmbeddedOptions{StoreDir: t.TempDir(), Port: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

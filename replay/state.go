@@ -70,7 +70,7 @@ func StateAt(ctx context.Context, l *Log, at Instant) (*NodeState, error) {
 			break
 		}
 		if s := e.GetNodeStarted(); s != nil && m == nil {
-			m, pages = projector.New(configOf(l.Node, s)), s.GetPages()
+			m, pages = projector.New(ConfigOf(l.Node, s)), s.GetPages()
 			st.Role = events.EnumWord(s.GetRole().Descriptor(), s.GetRole().Number())
 		}
 		if m == nil {
@@ -94,11 +94,13 @@ func StateAt(ctx context.Context, l *Log, at Instant) (*NodeState, error) {
 	return st, nil
 }
 
-func configOf(node string, s *events.NodeStarted) projector.Config {
+// ConfigOf is the configuration that a node's start records, as far as its
+// state depends on it.
+func ConfigOf(node string, s *events.NodeStarted) projector.Config {
 	cfg := projector.DefaultConfig()
 	cfg.Node, cfg.Role, cfg.Version, cfg.Dialect, cfg.Provider = node, s.GetRole(), s.GetVersion(), s.GetDialect(), s.GetProvider()
 	cfg.Pages, cfg.AuxRows, cfg.PageSize = int(s.GetPages()), int(s.GetAuxRows()), int(s.GetPageSize()) //nolint:gosec // a pool fits
-	cfg.Policy = s.GetPolicy()
+	cfg.Policy, cfg.AllowWeak, cfg.PageCheck = s.GetPolicy(), s.GetAllowWeak(), s.GetPageCheck()
 	cfg.AckTimeout = time.Duration(s.GetAckTimeoutMs()) * time.Millisecond             //nolint:gosec // ms of a config
 	cfg.AbortRetry = time.Duration(s.GetAbortRetryMs()) * time.Millisecond             //nolint:gosec // ms of a config
 	cfg.BootstrapTimeout = time.Duration(s.GetBootstrapTimeoutMs()) * time.Millisecond //nolint:gosec // ms of a config
