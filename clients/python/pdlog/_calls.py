@@ -1,0 +1,176 @@
+"""The calls of the engine API as data: method, JSON request, type of the answer.
+
+Both clients send them; what a request looks like is said once, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from . import types as t
+
+T = TypeVar("T")
+
+SERVICE = "/pdlog.engine.v1.Engine/"
+_U32, _U64 = 1 << 32, 1 << 64
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    method: str
+    request: dict[str, Any]
+    answer: type[T]
+
+    @property
+    def path(self) -> str:
+        return SERVICE + self.method
+
+
+def u32(name: str, value: int) -> int:
+    return _unsigned(name, value, _U32)
+
+
+def u64(name: str, value: int) -> str:
+    """A 64-bit number as protobuf JSON writes it: exact, as a string."""
+    return str(_unsigned(name, value, _U64))
+
+
+def _unsigned(name: str, value: int, end: int) -> int:
+    value = value.__index__()  # takes numpy's integers, refuses floats
+    if not 0 <= value < end:
+        raise ValueError(f"{name}: {value} is not in [0, {end})")
+    return value
+
+
+def u32s(name: str, values: Iterable[int]) -> list[int]:
+    return [u32(name, v) for v in values]
+
+
+def _room(method: str, room: int) -> Call[t.Done]:
+    return Call(method, {"room": u64("room", room)}, t.Done)
+
+
+def register_memory(
+    rank: int, path: str, page_bytes: int, pages: int, aux_bytes: int, aux_rows: int, offset: int, aux_offset: int
+) -> Call[t.Registered]:
+    return Call(
+        "RegisterMemory",
+        {
+            "rank": u32("rank", rank),
+            "path": path,
+            "offset": u64("offset", offset),
+            "pageBytes": u64("page_bytes", page_bytes),
+            "pages": u64("pages", pages),
+            "auxOffset": u64("aux_offset", aux_offset),
+            "auxBytes": u64("aux_bytes", aux_bytes),
+            "auxRows": u64("aux_rows", aux_rows),
+        },
+        t.Registered,
+    )
+
+
+def open_receive(
+    room: int,
+    pages: Sequence[int] | None,
+    count: int,
+    aux: int | None,
+    prefill: str,
+    pairs: Sequence[t.Pair],
+    reserve_only: bool,
+    request_id: str,
+    trace_id: str,
+) -> Call[t.Reserved]:
+    if (pages is None or len(pages) == 0) == (count == 0):
+        raise ValueError("give either pages or count")
+    request: dict[str, Any] = {
+        "room": u64("room", room),
+        "pages": u32s("pages", pages if pages is not None else ()),
+        "count": u32("count", count),
+        "prefill": prefill,
+        "pairs": [
+            {"rank": p.rank, "to": p.to, "dummy": p.dummy, "required": u32("required", p.required)} for p in pairs
+        ],
+        "reserveOnly": reserve_only,
+        "requestId": request_id,
+        "traceId": trace_id,
+    }
+    if aux is not None:
+        request["aux"] = u32("aux", aux)
+    return Call("OpenReceive", request, t.Reserved)
+
+
+def publish(room: int) -> Call[t.Done]:
+    return _room("Publish", room)
+
+
+def finish(room: int) -> Call[t.Done]:
+    return _room("Finish", room)
+
+
+def clear(room: int) -> Call[t.Done]:
+    return _room("Clear", room)
+
+
+def report_page(room: int, page: int, to: str, detail: str) -> Call[t.Done]:
+    request = {"room": u64("room", room), "page": u32("page", page), "to": to, "detail": detail}
+    return Call("ReportPage", request, t.Done)
+
+
+def open_send(room: int, ranks: Sequence[int], request_id: str, trace_id: str) -> Call[t.Done]:
+    request = {"room": u64("room", room), "ranks": u32s("ranks", ranks), "requestId": request_id, "traceId": trace_id}
+    return Call("OpenSend", request, t.Done)
+
+
+def send_chunk(
+    room: int,
+    chunk: int,
+    source_pages: Sequence[int],
+    first: int | None,
+    pages: Sequence[int] | None,
+    rank: int,
+    source_aux: int,
+    last: bool,
+    to: Sequence[str],
+) -> Call[t.Done]:
+    if (first is None) == (pages is None):
+        raise ValueError("give either first (position in the room's list) or pages (destination numbers)")
+    request: dict[str, Any] = {
+        "room": u64("room", room),
+        "rank": u32("rank", rank),
+        "chunk": u32("chunk", chunk),
+        "sourcePages": u32s("source_pages", source_pages),
+        "sourceAux": u32("source_aux", source_aux),
+        "last": last,
+        "to": list(to),
+    }
+    if pages is not None:
+        request["pages"] = u32s("pages", pages)
+    elif first is not None:
+        request["first"], request["count"] = u32("first", first), len(request["sourcePages"])
+    return Call("SendChunk", request, t.Done)
+
+
+def abort(room: int, reason: str) -> Call[t.Done]:
+    return Call("Abort", {"room": u64("room", room), "reason": reason}, t.Done)
+
+
+def status() -> Call[t.Status]:
+    return Call("Status", {}, t.Status)
+
+
+def rooms(limit: int) -> Call[t.Rooms]:
+    return Call("Rooms", {"limit": u32("limit", limit)}, t.Rooms)
+
+
+def room(number: int) -> Call[t.Rooms]:
+    return Call("Room", {"room": u64("room", number)}, t.Rooms)
+
+
+def peers() -> Call[t.Peers]:
+    return Call("Peers", {}, t.Peers)
+
+
+def pages(every: bool) -> Call[t.Pages]:
+    return Call("Pages", {"all": every}, t.Pages)
