@@ -133,7 +133,7 @@ func (r *receivePlane) grant(ctx context.Context, a *projector.SendMetadata, pee
 // reachable puts the advertised host in the place of the one listened on.
 func (r *receivePlane) reachable(endpoint string) string {
 	_, port, err := net.SplitHostPort(endpoint)
-	if err != nil || r.host == "" {
+	if err != nil || strings.HasPrefix(endpoint, "unix:") || r.host == "" {
 		return endpoint
 	}
 	return net.JoinHostPort(r.host, port)
