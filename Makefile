@@ -10,15 +10,12 @@ TOOLS := $(CURDIR)/.tools
 GO    := go
 export CGO_ENABLED := 1
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -X github.com/pdlog/pdlog/internal/version.Version=$(VERSION)
-
 GOLANGCI_VERSION := v2.15.0
 PROTOC_GEN_GO    := v1.36.12
 PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
 
-.PHONY: all build demo test test-short lint check-generated generate bench fuzz clean deps deps-generate help
+.PHONY: all build demo test test-short lint check-generated generate bench bench-store crash fuzz test-browser test-rxe clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -54,7 +51,7 @@ $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION):
 
 build: deps ## bin/pdnode and bin/pdreplay
 	@mkdir -p $(BIN)
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/pdnode ./cmd/pdreplay
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/pdnode ./cmd/pdreplay
 
 demo: build ## the main job on this machine: real processes, every byte checked
 	$(BIN)/pdnode demo $(DEMO_FLAGS)
@@ -103,6 +100,10 @@ bench-store: deps ## the log beside a raw write and db.Batch
 
 crash: deps-test ## 20,000 crash images of the log
 	PDLOG_CRASH_IMAGES=20000 $(GO) test -count=1 -v ./test/crash
+
+test-browser: deps ## the pictures of pdreplay in a real Chromium
+	$(call apt,chromium)
+	PDLOG_BROWSER=1 $(GO) test -count=1 -run TestInABrowser ./replay/picture
 
 test-rxe: deps ## rdma/verbs on kernel verbs (Soft-RoCE under QEMU)
 	RXE_ROUNDS=$${RXE_ROUNDS:-30} test/rxe/run.sh

@@ -53,6 +53,33 @@ func TestRevokeWaitsForTheCopyThatIsUnderWay(t *testing.T) {
 	}
 }
 
+// TestRevokeReturnsAfterItsNews: what was placed before the revocation is known
+// to the owner when Revoke returns, so that a log never shows a landing after
+// the fence that came later.
+func TestRevokeReturnsAfterItsNews(t *testing.T) {
+	l := newTestLease(1)
+	if !l.enter() {
+		t.Fatal("a fresh lease lets nobody in")
+	}
+	l.owe()
+	l.leave()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Revoke(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("revoke with news not delivered: %v, want it to wait", err)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if f, err := l.Revoke(t.Context()); err != nil || f.Kind != rdma.FenceReaderStopped {
+				t.Errorf("revoke: %+v, %v", f, err)
+			}
+		})
+	}
+	l.tell()
+	wg.Wait()
+}
+
 func TestLateWriteIsNamedUntilItsTombstoneGoes(t *testing.T) {
 	first := newTestLease(1)
 	d := first.region.domain
