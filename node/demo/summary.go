@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -157,6 +159,15 @@ func (s *Summary) problem(format string, args ...any) {
 	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
 }
 
+// replayTool is how pdreplay is called by someone who called us as arg0: from
+// the same folder, or by its bare name.
+func replayTool(arg0 string) string {
+	if !strings.ContainsRune(arg0, filepath.Separator) {
+		return "pdreplay"
+	}
+	return filepath.Join(filepath.Dir(arg0), "pdreplay")
+}
+
 // WriteText prints the summary for people.
 func (s *Summary) WriteText(w io.Writer) error {
 	var b strings.Builder
@@ -189,17 +200,18 @@ func (s *Summary) WriteText(w io.Writer) error {
 		row("node "+n.Node, "%s, %d events in %s, mirror lag %d", n.Role, n.Events, n.Log, n.MirrorLag)
 	}
 	b.WriteString("\nLook closer:\n")
-	fmt.Fprintf(&b, "  pdreplay rooms %s\n  pdreplay verify %s\n", s.DataDir, s.DataDir)
+	tool := replayTool(os.Args[0])
+	fmt.Fprintf(&b, "  %s rooms %s\n  %s verify %s\n", tool, s.DataDir, tool, s.DataDir)
 	switch {
 	case s.keep:
-		fmt.Fprintf(&b, "  pdreplay audit %s\n", s.NATSURL)
+		fmt.Fprintf(&b, "  %s audit %s\n", tool, s.NATSURL)
 	case s.CorruptPages > 0:
-		fmt.Fprintf(&b, "  pdreplay blame %s\n", s.DataDir)
+		fmt.Fprintf(&b, "  %s blame %s\n", tool, s.DataDir)
 	default:
-		fmt.Fprintf(&b, "  pdreplay timeline %s --out timeline.html\n", s.DataDir)
+		fmt.Fprintf(&b, "  %s timeline %s --out timeline.html\n", tool, s.DataDir)
 	}
 	if !s.keep {
-		fmt.Fprintf(&b, "The mirror was at %s; with --keep it stays up for `pdreplay audit`.\n", s.NATSURL)
+		fmt.Fprintf(&b, "The mirror was at %s; with --keep it stays up for `%s audit`.\n", s.NATSURL, tool)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -42,16 +42,16 @@ fi
 # ---- kernel: downloaded and unpacked, not installed
 
 mkdir -p "$dir"
-if ! ls "$dir"/root/boot/vmlinuz-* >/dev/null 2>&1; then
+if ! ls "$dir"/rootfs/boot/vmlinuz-* >/dev/null 2>&1; then
 	pkg=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image-/ {print $2; exit}')
 	[ -n "$pkg" ] || skip "no kernel package is known to apt"
 	(cd "$dir" && rm -f ./*.deb && apt-get download "$pkg" >/dev/null 2>&1) || skip "cannot download $pkg"
-	rm -rf "$dir/root.new"
-	dpkg -x "$dir"/"$pkg"_*.deb "$dir/root.new"
-	rm -rf "$dir/root" "$dir"/*.deb
-	mv "$dir/root.new" "$dir/root"
+	rm -rf "$dir/rootfs.new"
+	dpkg -x "$dir"/"$pkg"_*.deb "$dir/rootfs.new"
+	rm -rf "$dir/rootfs" "$dir"/*.deb
+	mv "$dir/rootfs.new" "$dir/rootfs"
 fi
-vmlinuz=$(ls "$dir"/root/boot/vmlinuz-* | head -1)
+vmlinuz=$(ls "$dir"/rootfs/boot/vmlinuz-* | head -1)
 release=${vmlinuz##*/vmlinuz-}
 
 # ---- initramfs
@@ -78,7 +78,7 @@ for bin in "$ird/bin/verbs.test" "$ird/bin/ip" "$ird/bin/rdma" "$driver"; do
 	done
 done
 for m in $modules; do
-	ko=$(find "$dir/root/lib/modules/$release" -name "$m.ko*" | head -1)
+	ko=$(find "$dir/rootfs/lib/modules/$release" -name "$m.ko*" | head -1)
 	[ -n "$ko" ] || skip "kernel $release has no module $m"
 	cp "$ko" "$ird/mods/"
 done
