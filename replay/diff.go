@@ -36,10 +36,19 @@ type DiffResult struct {
 }
 
 // Diff compares two sources node by node, from the first sequence that both
-// keep to the end of the longer one. Nodes that only one side has are an
-// ErrBadSource unless node names the one to compare ("" = all).
+// keep to the end of the longer one. A side that holds one node's log alone says
+// which is meant: the other may be the mirror of a whole fleet. Else nodes that
+// only one side has are an ErrBadSource, unless node names the one to compare
+// ("" = all).
 func Diff(ctx context.Context, left, right []*Log, node string) (*DiffResult, error) {
 	l, r := byNode(left, node), byNode(right, node)
+	if node == "" {
+		if len(l) == 1 {
+			r = only(r, l)
+		} else if len(r) == 1 {
+			l = only(l, r)
+		}
+	}
 	res := &DiffResult{Nodes: []string{}, Differences: []*Difference{}}
 	for name := range l {
 		if r[name] == nil {
@@ -68,6 +77,17 @@ func Diff(ctx context.Context, left, right []*Log, node string) (*DiffResult, er
 	}
 	res.Equal = len(res.Differences) == 0
 	return res, nil
+}
+
+// only keeps of many what the one of the other side is compared with.
+func only(many, one map[string]*Log) map[string]*Log {
+	out := map[string]*Log{}
+	for name := range one {
+		if l := many[name]; l != nil {
+			out[name] = l
+		}
+	}
+	return out
 }
 
 func byNode(logs []*Log, node string) map[string]*Log {

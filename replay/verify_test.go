@@ -143,8 +143,17 @@ func TestDiffFindsTheFirstDifference(t *testing.T) {
 			t.Errorf("%s: have %+v", name, got)
 		}
 	}
-	if _, err := replay.Diff(t.Context(), open(t, writeFile(t, h.All)), open(t, writeFile(t, d)), ""); !errors.Is(err, replay.ErrBadSource) {
-		t.Errorf("a node on one side only: have %v", err)
+	if res, err := replay.Diff(t.Context(), open(t, writeFile(t, d)), open(t, writeFile(t, h.All)), ""); err != nil || !res.Equal || !slices.Equal(res.Nodes, []string{"d"}) {
+		t.Errorf("one node's log against all of them: have %+v, %v", res, err)
+	}
+	var others []*events.Event
+	for _, e := range h.All {
+		if e.Node != "d" {
+			others = append(others, e)
+		}
+	}
+	if _, err := replay.Diff(t.Context(), open(t, writeFile(t, d)), open(t, writeFile(t, others)), ""); !errors.Is(err, replay.ErrBadSource) {
+		t.Errorf("a node that the other side lacks: have %v", err)
 	}
 	if res, err := replay.Diff(t.Context(), open(t, writeFile(t, h.All)), open(t, writeFile(t, d)), "d"); err != nil || !res.Equal {
 		t.Errorf("that node alone: have %+v, %v", res, err)
