@@ -27,7 +27,11 @@ func onNode(sys Sys, c *cobra.Command, run func(ctx context.Context, n enginepb.
 		}
 		err := run(c.Context(), demo.Dial(path), args)
 		if err != nil && connect.CodeOf(err) == connect.CodeUnavailable {
-			return errors.Wrapf(err, "no node answers at %s: ", path)
+			why := err
+			if c := new(connect.Error); errors.As(err, &c) {
+				why = c.Unwrap()
+			}
+			return errors.Wrapf(why, "no node answers at %s", path)
 		}
 		return err
 	}
