@@ -109,7 +109,7 @@ func New(o Options) (*Mirror, error) {
 	return &Mirror{
 		opts:     o,
 		subject:  SubjectLog(o.Cluster, o.Node),
-		log:      o.Logger.With("cluster", o.Cluster, "node", o.Node),
+		log:      o.Logger.With("cluster", o.Cluster),
 		progress: make(chan struct{}),
 	}, nil
 }

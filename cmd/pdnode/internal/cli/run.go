@@ -121,5 +121,16 @@ func newLogger(sys Sys, format string, level slog.Leveler) *slog.Logger {
 }
 
 func textHandler(w io.Writer, level slog.Leveler, color bool) slog.Handler {
-	return tint.NewTextHandler(w, &tint.Options{Level: level, NoColor: !color, TimeFormat: "2006-01-02T15:04:05.000Z07:00"})
+	return tint.NewTextHandler(w, &tint.Options{
+		Level: level, NoColor: !color, TimeFormat: "2006-01-02T15:04:05.000Z07:00", ReplaceAttr: plainError,
+	})
+}
+
+// plainError keeps an error's one line and leaves out its stack trace, which
+// %+v, the text handler's way to print values, would add.
+func plainError(_ []string, a slog.Attr) slog.Attr {
+	if err, ok := a.Value.Any().(error); ok {
+		return slog.String(a.Key, err.Error())
+	}
+	return a
 }
