@@ -11,12 +11,11 @@ import (
 	"github.com/pdlog/pdlog/projector"
 )
 
-// healthRoutes serves health and a status page in JSON.
+// probeRoutes serves what a supervisor asks.
 //
 //	/healthz, /livez  the process answers
 //	/readyz           it takes rooms: 200, or 503 and why not
-//	/                 the status
-func (n *Node) healthRoutes(mux *http.ServeMux) {
+func (n *Node) probeRoutes(mux *http.ServeMux) {
 	alive := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) }
 	mux.HandleFunc("GET /healthz", alive)
 	mux.HandleFunc("GET /livez", alive)
@@ -27,6 +26,11 @@ func (n *Node) healthRoutes(mux *http.ServeMux) {
 		}
 		_, _ = w.Write([]byte("ok\n"))
 	})
+}
+
+// healthRoutes serves the probes, and at / the status as JSON.
+func (n *Node) healthRoutes(mux *http.ServeMux) {
+	n.probeRoutes(mux)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		b, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(n.status())
 		if err != nil {

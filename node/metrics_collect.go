@@ -234,16 +234,7 @@ func (n *Node) metricsHandler() http.Handler {
 func (n *Node) metricsServer(ln net.Listener) *server {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", n.metricsHandler())
-	alive := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) }
-	mux.HandleFunc("GET /healthz", alive)
-	mux.HandleFunc("GET /livez", alive)
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if s := n.status(); !s.Ready {
-			http.Error(w, s.NotReady, http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = w.Write([]byte("ok\n"))
-	})
+	n.probeRoutes(mux)
 	return &server{
 		http: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}, ln: ln, name: "metrics",
 	}
