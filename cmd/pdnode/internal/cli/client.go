@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/errors"
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/node/demo"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
@@ -23,7 +24,7 @@ func onNode(sys Sys, c *cobra.Command, run func(ctx context.Context, n enginepb.
 			path = lookup(sys.Environ, "PDNODE_SOCKET")
 		}
 		if path == "" {
-			return usagef("%s: --socket is missing", c.CommandPath())
+			return command.Usagef("%s: --socket is missing", command.Name(c))
 		}
 		err := run(c.Context(), demo.Dial(path), args)
 		if err != nil && connect.CodeOf(err) == connect.CodeUnavailable {
@@ -50,7 +51,7 @@ func lookup(environ []string, name string) string {
 func roomArg(s string) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n == 0 {
-		return 0, usagef("room %q is not a room number", s)
+		return 0, command.Usagef("room %q is not a room number", s)
 	}
 	return n, nil
 }

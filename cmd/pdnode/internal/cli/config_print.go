@@ -3,11 +3,12 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/node"
 )
 
 func configCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "print", Short: "the effective configuration and where each value came from", Args: exactArgs()}
+	c := &cobra.Command{Use: "print", Short: "the effective configuration and where each value came from", Args: command.ExactArgs()}
 	file := c.Flags().String("config", "", "YAML file (environment PDNODE_CONFIG)")
 	out := outputFlag(c.Flags())
 	node.BindFlags(c.Flags())
@@ -39,7 +40,7 @@ func configCommand(sys Sys) *cobra.Command {
 		}
 		return writeTable(sys.Stdout, rows)
 	}
-	return group("config", "the configuration", c)
+	return command.Group("config", "the configuration", c)
 }
 
 // configPath is the file of --config, else of PDNODE_CONFIG; "" for none.

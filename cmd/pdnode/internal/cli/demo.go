@@ -10,13 +10,14 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/node/demo"
 )
 
 func demoCommand(sys Sys) *cobra.Command {
 	o := demo.DefaultOptions()
 	c := &cobra.Command{
-		Use: "demo", Args: exactArgs(),
+		Use: "demo", Args: command.ExactArgs(),
 		Short: "the main job on one machine: real processes, a request trace, every byte checked",
 	}
 	f := c.Flags()
@@ -68,9 +69,9 @@ func demoCommand(sys Sys) *cobra.Command {
 		})
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return &coded{code: exitFault, text: "demo: interrupted, everything is stopped"}
+			return &command.Error{Code: command.ExitFault, Text: "demo: interrupted, everything is stopped"}
 		case err == nil && bad:
-			return errBad
+			return command.ErrBad
 		}
 		return err
 	}
@@ -98,7 +99,7 @@ func progress(sys Sys, requests int) func(demo.EngineReport) {
 func demoEngineCommand(sys Sys) *cobra.Command {
 	var cfg demo.EngineConfig
 	c := &cobra.Command{
-		Use: "demo-engine", Short: "an engine stand-in of pdnode demo", Hidden: true, Args: exactArgs(),
+		Use: "demo-engine", Short: "an engine stand-in of pdnode demo", Hidden: true, Args: command.ExactArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return demo.RunEngine(c.Context(), cfg, sys.Stdin, sys.Stdout)
 		},

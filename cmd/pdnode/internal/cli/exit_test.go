@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/node/demo"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
@@ -45,8 +46,8 @@ func TestErrorsBecomeExitCodes(t *testing.T) {
 		want int
 	}{
 		{"none", nil, 0},
-		{"a bad answer", errBad, 1},
-		{"bad usage", usagef("no"), 2},
+		{"a bad answer", command.ErrBad, 1},
+		{"bad usage", command.Usagef("no"), 2},
 		{"bad flag of the demo", &demo.OptionError{Flag: "pages", What: "no"}, 2},
 		{"bad line of a trace, wrapped", fmt.Errorf("x: %w", &demo.LineError{}), 2},
 		{"the unexpected", errors.New("disk on fire"), 3},
@@ -66,7 +67,7 @@ func TestReportIsOneLine(t *testing.T) {
 		t.Errorf("have %q", b.String())
 	}
 	b.Reset()
-	report(&b, errBad)
+	report(&b, command.ErrBad)
 	if b.Len() != 0 {
 		t.Errorf("an answer that was printed is reported again: %q", b.String())
 	}

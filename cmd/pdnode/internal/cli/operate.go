@@ -9,16 +9,17 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
 
 func drainCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "drain", Short: "no new rooms; open ones may end; then the node stops", Args: exactArgs()}
+	c := &cobra.Command{Use: "drain", Short: "no new rooms; open ones may end; then the node stops", Args: command.ExactArgs()}
 	grace := c.Flags().Duration("grace", 10*time.Second, "how long open rooms may still end")
 	reason := c.Flags().String("reason", "operator", "for the log")
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, _ []string) error {
 		if *grace < 0 {
-			return usagef("drain: --grace %s is negative", *grace)
+			return command.Usagef("drain: --grace %s is negative", *grace)
 		}
 		_, err := n.Drain(ctx, connect.NewRequest(&enginepb.DrainRequest{
 			GraceMs: uint64(grace.Milliseconds()), Reason: *reason, //nolint:gosec // not negative
@@ -28,7 +29,7 @@ func drainCommand(sys Sys) *cobra.Command {
 }
 
 func abortCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "abort R", Short: "abort a room as its engine would", Args: exactArgs("room number R")}
+	c := &cobra.Command{Use: "abort R", Short: "abort a room as its engine would", Args: command.ExactArgs("room number R")}
 	reason := c.Flags().String("reason", "operator", "for the log")
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, args []string) error {
 		room, err := roomArg(args[0])
@@ -42,7 +43,7 @@ func abortCommand(sys Sys) *cobra.Command {
 
 func releaseCommand(sys Sys) *cobra.Command {
 	c := &cobra.Command{
-		Use: "release R --force", Args: exactArgs("room number R"),
+		Use: "release R --force", Args: command.ExactArgs("room number R"),
 		Short: "release a room's pages without evidence (unsafe, and marked so in the log)",
 	}
 	force := c.Flags().Bool("force", false, "yes: late writes may land in pages that others use by then")
@@ -52,7 +53,7 @@ func releaseCommand(sys Sys) *cobra.Command {
 			return err
 		}
 		if !*force {
-			return usagef("release: --force is missing: nothing shows that the writers of room %d have stopped", room)
+			return command.Usagef("release: --force is missing: nothing shows that the writers of room %d have stopped", room)
 		}
 		_, err = n.ForceRelease(ctx, connect.NewRequest(&enginepb.RoomRequest{Room: room}))
 		return err
@@ -60,7 +61,7 @@ func releaseCommand(sys Sys) *cobra.Command {
 }
 
 func fenceCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "fence PEER", Short: "fence a node or a rank (p0, p0/1) for every room that waits for it", Args: exactArgs("PEER")}
+	c := &cobra.Command{Use: "fence PEER", Short: "fence a node or a rank (p0, p0/1) for every room that waits for it", Args: command.ExactArgs("PEER")}
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, args []string) error {
 		res, err := n.Fence(ctx, connect.NewRequest(&enginepb.FenceRequest{Peer: args[0]}))
 		if err != nil {
@@ -72,7 +73,7 @@ func fenceCommand(sys Sys) *cobra.Command {
 }
 
 func backupCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "backup FILE", Short: "a consistent copy of the node's log, on the node's host", Args: exactArgs("FILE")}
+	c := &cobra.Command{Use: "backup FILE", Short: "a consistent copy of the node's log, on the node's host", Args: command.ExactArgs("FILE")}
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, args []string) error {
 		path, err := filepath.Abs(args[0]) // the node has another working directory
 		if err != nil {

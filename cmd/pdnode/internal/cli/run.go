@@ -12,6 +12,7 @@ import (
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/node"
 )
 
@@ -20,7 +21,7 @@ const stopSlack = 10 * time.Second
 
 func runCommand(sys Sys) *cobra.Command {
 	c := &cobra.Command{
-		Use: "run", Args: exactArgs(), Short: "the daemon",
+		Use: "run", Args: command.ExactArgs(), Short: "the daemon",
 		Long: `Runs a node until SIGTERM or SIGINT, which drain it: no new rooms, open ones end or
 are aborted, the log is closed. A second signal ends it at once. SIGHUP reads the
 configuration again and takes what can change live (log.level).`,

@@ -10,11 +10,12 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
 
 func statusCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "status", Short: "what a live node is and how it does", Args: exactArgs()}
+	c := &cobra.Command{Use: "status", Short: "what a live node is and how it does", Args: command.ExactArgs()}
 	out := outputFlag(c.Flags())
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, _ []string) error {
 		res, err := n.Status(ctx, connect.NewRequest(&enginepb.StatusRequest{}))
@@ -70,7 +71,7 @@ func statusRows(s *enginepb.StatusResponse) [][]string {
 }
 
 func roomsCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "rooms", Short: "rooms that the node keeps state for", Args: exactArgs()}
+	c := &cobra.Command{Use: "rooms", Short: "rooms that the node keeps state for", Args: command.ExactArgs()}
 	out := outputFlag(c.Flags())
 	limit := c.Flags().Uint32("limit", 0, "at most this many (0: 1000)")
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, _ []string) error {
@@ -98,7 +99,7 @@ func roomRows(rooms []*enginepb.RoomView) [][]string {
 }
 
 func roomCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "room R", Short: "one room and its pairs of ranks", Args: exactArgs("room number R")}
+	c := &cobra.Command{Use: "room R", Short: "one room and its pairs of ranks", Args: command.ExactArgs("room number R")}
 	out := outputFlag(c.Flags())
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, args []string) error {
 		room, err := roomArg(args[0])
@@ -110,7 +111,7 @@ func roomCommand(sys Sys) *cobra.Command {
 			return err
 		}
 		if rooms := res.Msg.GetRooms(); len(rooms) == 0 || len(rooms) == 1 && rooms[0].GetRoomSeq() == 0 {
-			return &coded{code: exitBad, text: fmt.Sprintf("the node keeps no state for room %d", room)}
+			return &command.Error{Code: command.ExitBad, Text: fmt.Sprintf("the node keeps no state for room %d", room)}
 		}
 		if out.value == "json" {
 			return writeJSON(sys.Stdout, plain(res.Msg))
@@ -133,7 +134,7 @@ func roomCommand(sys Sys) *cobra.Command {
 }
 
 func peersCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "peers", Short: "nodes that the node knows", Args: exactArgs()}
+	c := &cobra.Command{Use: "peers", Short: "nodes that the node knows", Args: command.ExactArgs()}
 	out := outputFlag(c.Flags())
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, _ []string) error {
 		res, err := n.Peers(ctx, connect.NewRequest(&enginepb.PeersRequest{}))
@@ -155,7 +156,7 @@ func peersCommand(sys Sys) *cobra.Command {
 }
 
 func pagesCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "pages", Short: "who has which page", Args: exactArgs()}
+	c := &cobra.Command{Use: "pages", Short: "who has which page", Args: command.ExactArgs()}
 	out := outputFlag(c.Flags())
 	all := c.Flags().Bool("all", false, "free pages too")
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, _ []string) error {

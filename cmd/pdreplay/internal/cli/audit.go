@@ -12,13 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 	"github.com/pdlog/pdlog/replay/audit"
 )
 
 func auditCommand(sys Sys) *cobra.Command {
 	c := &cobra.Command{
-		Use: "audit nats://HOST:PORT[/CLUSTER]", Short: "follows the fleet live and prints violations as they happen", Args: exactArgs("nats://HOST:PORT"),
+		Use: "audit nats://HOST:PORT[/CLUSTER]", Short: "follows the fleet live and prints violations as they happen", Args: command.ExactArgs("nats://HOST:PORT"),
 		Long: `Follows the mirror of a fleet from its beginning on and prints a line (a JSON
 object with -o json) per violation, as it happens, until it is interrupted.
 --once checks what is there now and ends. Exit 1 if there was a violation.`,
@@ -39,14 +40,14 @@ object with -o json) per violation, as it happens, until it is interrupted.
 		var err error
 		switch {
 		case *once && *metrics != "":
-			return usagef("audit: --metrics needs an auditor that stays, --once ends at once")
+			return command.Usagef("audit: --metrics needs an auditor that stays, --once ends at once")
 		case *once:
 			err = auditOnce(c.Context(), args[0], report)
 		default:
 			err = auditLive(c.Context(), args[0], *metrics, report)
 		}
 		if err == nil && found > 0 {
-			return errBad
+			return command.ErrBad
 		}
 		return err
 	}
@@ -60,7 +61,7 @@ func auditOnce(ctx context.Context, url string, report func(replay.Finding) erro
 	}
 	for _, l := range logs {
 		if l.Kind != replay.FromMirror {
-			return usagef("audit: %s is no mirror (want nats://HOST:PORT)", url)
+			return command.Usagef("audit: %s is no mirror (want nats://HOST:PORT)", url)
 		}
 	}
 	v, err := replay.Verify(ctx, logs)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 )
 
@@ -33,7 +34,7 @@ missing. Exit 1 if there is any.`,
 			err = replay.WriteBlame(sys.Stdout, found)
 		}
 		if err == nil && len(found) > 0 {
-			err = errBad
+			err = command.ErrBad
 		}
 		return either(err, damage)
 	}

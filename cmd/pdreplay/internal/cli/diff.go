@@ -3,12 +3,13 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 )
 
 func diffCommand(sys Sys) *cobra.Command {
 	c := &cobra.Command{
-		Use: "diff SRC SRC", Short: "first difference between two copies of a log", Args: exactArgs("SRC", "second SRC"),
+		Use: "diff SRC SRC", Short: "first difference between two copies of a log", Args: command.ExactArgs("SRC", "second SRC"),
 		Long: "The first difference between two copies of a node's log, such as a log and its mirror. Exit 1 if there is one.",
 	}
 	out := outputFlag(c.Flags())
@@ -32,7 +33,7 @@ func diffCommand(sys Sys) *cobra.Command {
 			err = res.Write(sys.Stdout)
 		}
 		if err == nil && !res.Equal {
-			return errBad
+			return command.ErrBad
 		}
 		return err
 	}

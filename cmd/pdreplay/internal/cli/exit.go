@@ -11,38 +11,15 @@ import (
 
 	"github.com/cockroachdb/errors"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 	"github.com/pdlog/pdlog/replay/scenario"
 )
 
-// Exit codes of cli.md.
-const (
-	exitOK    = 0
-	exitBad   = 1 // answered, and the answer is bad
-	exitUsage = 2
-	exitFault = 3 // could not run
-)
-
-// coded is an error that knows its exit code. An empty text prints nothing:
-// the answer stands on stdout already.
-type coded struct {
-	code int
-	text string
-}
-
-func (e *coded) Error() string { return e.text }
-
-func usagef(format string, args ...any) error {
-	return &coded{code: exitUsage, text: fmt.Sprintf(format, args...)}
-}
-
-// errBad ends a command whose answer is bad and was printed.
-var errBad = &coded{code: exitBad}
-
 // either is the first error there is; an answer that is bad gives way to what
 // says that it is not whole, which has the same exit code and more to say.
 func either(err, damage error) error {
-	if damage != nil && (err == nil || errors.Is(err, errBad)) {
+	if damage != nil && (err == nil || errors.Is(err, command.ErrBad)) {
 		return damage
 	}
 	return err
@@ -50,19 +27,19 @@ func either(err, damage error) error {
 
 // exitCode is the one place where errors become exit codes.
 func exitCode(err error) int {
-	var c *coded
+	var c *command.Error
 	var syntax *scenario.SyntaxError
 	switch {
 	case err == nil:
-		return exitOK
+		return command.ExitOK
 	case errors.As(err, &c):
-		return c.code
+		return c.Code
 	case errors.As(err, &syntax), errors.Is(err, replay.ErrBadSource):
-		return exitUsage
+		return command.ExitUsage
 	case errors.IsAny(err, replay.ErrDamaged, replay.ErrConflict):
-		return exitBad
+		return command.ExitBad
 	}
-	return exitFault
+	return command.ExitFault
 }
 
 // report prints an error as one line.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 )
 
@@ -17,7 +18,7 @@ func exportCommand(sys Sys) *cobra.Command {
 	ff := addFilter(c.Flags(), "node")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *path == "" {
-			return usagef("export: --out is missing")
+			return command.Usagef("export: --out is missing")
 		}
 		f, err := ff.filter()
 		if err != nil {
@@ -39,13 +40,13 @@ func exportCommand(sys Sys) *cobra.Command {
 
 func importCommand(sys Sys) *cobra.Command {
 	c := &cobra.Command{
-		Use: "import F.jsonl --out DIR", Short: "logs made of an export", Args: exactArgs("export F.jsonl"),
+		Use: "import F.jsonl --out DIR", Short: "logs made of an export", Args: command.ExactArgs("export F.jsonl"),
 		Long: "Makes a log of each node in an export, as DIR/<node>/log. Only whole logs, from event 1 on, can be imported.",
 	}
 	dir := c.Flags().String("out", "", "directory to put the logs in (required)")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *dir == "" {
-			return usagef("import: --out is missing")
+			return command.Usagef("import: --out is missing")
 		}
 		n, err := replay.Import(c.Context(), args[0], *dir)
 		if err != nil {

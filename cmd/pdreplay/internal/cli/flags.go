@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/replay"
 )
@@ -122,7 +123,7 @@ func (f *filterFlags) filter() (*replay.Filter, error) {
 		out.Pages = append(out.Pages, n)
 	}
 	if err := out.Check(); err != nil {
-		return nil, usagef("--type: %v", err)
+		return nil, command.Usagef("--type: %v", err)
 	}
 	return out, nil
 }
@@ -130,7 +131,7 @@ func (f *filterFlags) filter() (*replay.Filter, error) {
 func parseRoom(s string) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
-		return 0, usagef("%q is no room number", s)
+		return 0, command.Usagef("%q is no room number", s)
 	}
 	return n, nil
 }
@@ -138,7 +139,7 @@ func parseRoom(s string) (uint64, error) {
 func parsePage(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
-		return 0, usagef("%q is no page number", s)
+		return 0, command.Usagef("%q is no page number", s)
 	}
 	return uint32(n), nil
 }
@@ -147,20 +148,7 @@ func parsePage(s string) (uint32, error) {
 func sources(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) <= len(names) {
-			return usagef("%s: %s is missing", c.Name(), append(names, "SRC")[len(args)])
-		}
-		return nil
-	}
-}
-
-// exactArgs is cobra.ExactArgs with our words.
-func exactArgs(names ...string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) < len(names) {
-			return usagef("%s: %s is missing", c.Name(), names[len(args)])
-		}
-		if len(args) > len(names) {
-			return usagef("%s: unexpected argument %q", c.Name(), args[len(names)])
+			return command.Usagef("%s: %s is missing", c.Name(), append(names, "SRC")[len(args)])
 		}
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 )
 
@@ -27,7 +28,7 @@ func pageCommand(sys Sys) *cobra.Command {
 		if *node == "" {
 			names := h.DecodeNodes()
 			if len(names) != 1 {
-				return usagef("page: --node is needed: these logs have decode nodes %s", strings.Join(names, ", "))
+				return command.Usagef("page: --node is needed: these logs have decode nodes %s", strings.Join(names, ", "))
 			}
 			*node = names[0]
 		}

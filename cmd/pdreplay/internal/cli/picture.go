@@ -8,6 +8,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 	"github.com/pdlog/pdlog/replay/picture"
 )
@@ -24,7 +25,7 @@ victims. --format perfetto writes a trace for ui.perfetto.dev. --out - is stdout
 	c.Flags().Var(format, "format", "form of the timeline")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *out == "" {
-			return usagef("timeline: --out is missing")
+			return command.Usagef("timeline: --out is missing")
 		}
 		s, _, err := scene(c.Context(), args)
 		if err != nil {
@@ -47,7 +48,7 @@ sentence links to the events it rests on. Exit 1 if the verdict is bad.`,
 	out := c.Flags().String("out", "", "file to write (required); - is stdout")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if *out == "" {
-			return usagef("report: --out is missing")
+			return command.Usagef("report: --out is missing")
 		}
 		s, logs, err := scene(c.Context(), args)
 		if err != nil {
@@ -61,7 +62,7 @@ sentence links to the events it rests on. Exit 1 if the verdict is bad.`,
 			return err
 		}
 		if !v.OK || s.Bad() {
-			return errBad
+			return command.ErrBad
 		}
 		return nil
 	}
@@ -84,7 +85,7 @@ func writeOut(sys Sys, path string, write func(io.Writer) error) error {
 	}
 	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o644))
 	if err != nil {
-		return usagef("--out: %v", err)
+		return command.Usagef("--out: %v", err)
 	}
 	defer f.Cleanup() //nolint:errcheck // after CloseAtomicallyReplace it does nothing
 	if err := write(f); err != nil {

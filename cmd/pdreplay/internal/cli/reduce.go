@@ -7,6 +7,7 @@ import (
 	"github.com/cockroachdb/errors"
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 	"github.com/pdlog/pdlog/replay/reduce"
 )
@@ -25,7 +26,7 @@ if nothing happened to the page, or no scenario shows it.`,
 	c.RunE = func(c *cobra.Command, args []string) error {
 		for _, f := range []struct{ name, value string }{{"node", *node}, {"page", *page}, {"out", *out}} {
 			if f.value == "" {
-				return usagef("reduce: --%s is missing", f.name)
+				return command.Usagef("reduce: --%s is missing", f.name)
 			}
 		}
 		n, err := parsePage(*page)
@@ -39,7 +40,7 @@ if nothing happened to the page, or no scenario shows it.`,
 		res, err := reduce.Run(c.Context(), logs, *node, n)
 		switch {
 		case errors.IsAny(err, reduce.ErrNoIncident, reduce.ErrNotShown):
-			return &coded{code: exitBad, text: "reduce: " + err.Error()}
+			return &command.Error{Code: command.ExitBad, Text: "reduce: " + err.Error()}
 		case err != nil:
 			return err
 		}

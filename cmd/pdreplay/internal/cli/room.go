@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/replay"
 )
@@ -36,7 +37,7 @@ func roomCommand(sys Sys) *cobra.Command {
 			return err
 		}
 		if len(life.Events) == 0 {
-			return either(damage, &coded{code: exitBad, text: "room " + args[0] + " is in none of these logs"})
+			return either(damage, &command.Error{Code: command.ExitBad, Text: "room " + args[0] + " is in none of these logs"})
 		}
 		life.Select(f)
 		if out.value == "text" {

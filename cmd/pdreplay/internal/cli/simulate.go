@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/errors"
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 	"github.com/pdlog/pdlog/replay/scenario"
 )
@@ -50,7 +51,7 @@ func simulateCommand(sys Sys) *cobra.Command {
 			return err
 		}
 		if failed {
-			return errBad
+			return command.ErrBad
 		}
 		return nil
 	}
@@ -63,7 +64,7 @@ func scenarioError(err error) error {
 	if errors.As(err, &syntax) {
 		return err
 	}
-	return usagef("%v", err)
+	return command.Usagef("%v", err)
 }
 
 func simulationOf(rep scenario.Report) simulation {
@@ -98,7 +99,7 @@ func writeSimulation(w io.Writer, rep scenario.Report) error {
 func sourcesNamed(name string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return usagef("%s: %s is missing", c.Name(), name)
+			return command.Usagef("%s: %s is missing", c.Name(), name)
 		}
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 )
 
@@ -32,11 +33,11 @@ with --node if the sources have several.`,
 		if len(ff.nodes) > 0 {
 			logs = slices.DeleteFunc(logs, func(l *replay.Log) bool { return !slices.Contains(ff.nodes, l.Node) })
 			if len(logs) == 0 {
-				return usagef("state: no log of node %v", ff.nodes)
+				return command.Usagef("state: no log of node %v", ff.nodes)
 			}
 		}
 		if when.Seq != 0 && len(logs) > 1 {
-			return usagef("state: sequence %d is of one node, and there are %d logs: choose with --node, or give a time", when.Seq, len(logs))
+			return command.Usagef("state: sequence %d is of one node, and there are %d logs: choose with --node, or give a time", when.Seq, len(logs))
 		}
 		states := []*replay.NodeState{}
 		for _, l := range logs {
@@ -64,14 +65,14 @@ with --node if the sources have several.`,
 
 func parseInstant(s string) (replay.Instant, error) {
 	if s == "" {
-		return replay.Instant{}, usagef("state: --at is missing")
+		return replay.Instant{}, command.Usagef("state: --at is missing")
 	}
 	if n, err := strconv.ParseUint(s, 10, 64); err == nil && n > 0 {
 		return replay.Instant{Seq: n}, nil
 	}
 	t, err := parseTime(s)
 	if err != nil {
-		return replay.Instant{}, usagef("state: --at: %q is neither a sequence nor a time", s)
+		return replay.Instant{}, command.Usagef("state: --at: %q is neither a sequence nor a time", s)
 	}
 	return replay.Instant{Time: t}, nil
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 )
 
@@ -29,7 +30,7 @@ a log and its mirror. Exit 1 if anything does not hold.`,
 			err = v.Write(sys.Stdout)
 		}
 		if err == nil && !v.OK {
-			return errBad
+			return command.ErrBad
 		}
 		return err
 	}

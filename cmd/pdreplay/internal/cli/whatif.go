@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/replay"
 	"github.com/pdlog/pdlog/replay/whatif"
@@ -33,10 +34,10 @@ kind says so. Exit 0 if it could answer.`,
 		case "timeout":
 			plan.Policy = events.Policy_POLICY_TIMEOUT
 		default:
-			return usagef("whatif: --release-policy is missing")
+			return command.Usagef("whatif: --release-policy is missing")
 		}
 		if c.Flags().Changed("ack-timeout") && *timeout < time.Millisecond {
-			return usagef("whatif: --ack-timeout: %s is less than 1ms", *timeout)
+			return command.Usagef("whatif: --ack-timeout: %s is less than 1ms", *timeout)
 		}
 		logs, err := replay.Open(c.Context(), args)
 		if err != nil {
