@@ -176,6 +176,7 @@ func (m *Machine) applyDecode(e *events.Event) {
 		}
 		if int(r.Aux) < len(st.Aux) {
 			st.Aux[r.Aux] = r.Seq
+			st.auxFree.remove(int(r.Aux))
 		}
 	case *events.Event_PublishStarted:
 		r.ReserveOnly = false
@@ -332,6 +333,7 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 	}
 	if int(r.Aux) < len(st.Aux) && st.Aux[r.Aux] == r.Seq {
 		st.Aux[r.Aux] = 0
+		st.auxFree.add(int(r.Aux))
 	}
 	delete(st.Rooms, r.Seq)
 	if p.Unsafe {

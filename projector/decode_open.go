@@ -113,10 +113,8 @@ func (m *Machine) admitAux(want int) (uint32, *Refusal) {
 		}
 		return uint32(want), nil //nolint:gosec // checked
 	}
-	for i, o := range rows {
-		if o == 0 {
-			return uint32(i), nil //nolint:gosec // small
-		}
+	if row, ok := m.st.auxFree.lowest(); ok {
+		return uint32(row), nil //nolint:gosec // small
 	}
 	return 0, &Refusal{Word: "pages_busy", Detail: "no aux row is free"}
 }

@@ -31,6 +31,7 @@ type State struct {
 	Current map[uint64]roomKey
 	Pages   []PageSlot
 	Aux     []roomKey
+	auxFree rowSet
 	Known   map[uint64]*KnownRoom
 	knownQ  []knownRef
 	// Rooms that were released without evidence: their keys end when the rank
@@ -314,6 +315,7 @@ func newState(cfg *Config) *State {
 	if cfg.Role == events.Role_ROLE_DECODE {
 		st.Pages = make([]PageSlot, cfg.Pages)
 		st.Aux = make([]roomKey, cfg.AuxRows)
+		st.auxFree = fullRowSet(cfg.AuxRows)
 	}
 	return st
 }
