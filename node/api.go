@@ -240,6 +240,40 @@ func (e *engine) Clear(ctx context.Context, req *connect.Request[enginepb.RoomRe
 	return e.do(ctx, projector.ClearRoom{Room: req.Msg.Room})
 }
 
+// WriteDone ends a write that the engine made, or says that it cannot tell.
+func (e *engine) WriteDone(ctx context.Context, req *connect.Request[enginepb.WriteDoneRequest]) (*connect.Response[enginepb.Done], error) {
+	q := req.Msg
+	outcome, ok := outcomes[q.Outcome]
+	switch w := e.n.engineWrites; {
+	case w == nil:
+		return nil, refuse("bad_request", "this node asks no engine to write (rdma.engine_writes)")
+	case !ok:
+		return nil, refuse("bad_request", "outcome %d is none", q.Outcome)
+	case outcome == projector.WriteUncertain && w.has(q.Token), outcome != projector.WriteUncertain && w.end(q.Token):
+	default:
+		return nil, refuse("bad_request", "write %d is not open", q.Token)
+	}
+	reason := q.Reason
+	if reason == "" && outcome != projector.WriteCompleted {
+		reason = "the engine's library gives no reason"
+	}
+	return e.do(ctx, projector.WriteDone{Token: q.Token, Outcome: outcome, Reason: reason})
+}
+
+// Destination gives a decode rank's registration to the engine that writes to
+// it.
+func (e *engine) Destination(_ context.Context, req *connect.Request[enginepb.DestinationRequest]) (*connect.Response[enginepb.DestinationResponse], error) {
+	w := e.n.engineWrites
+	if w == nil {
+		return nil, refuse("bad_request", "this node asks no engine to write (rdma.engine_writes)")
+	}
+	f, ok := w.registration(req.Msg.Address)
+	if !ok {
+		return nil, refuse("not_ready", "%s has not registered in this life of the node", req.Msg.Address)
+	}
+	return connect.NewResponse(&enginepb.DestinationResponse{Frames: f}), nil
+}
+
 // Abort aborts a room.
 func (e *engine) Abort(ctx context.Context, req *connect.Request[enginepb.AbortRequest]) (*connect.Response[enginepb.Done], error) {
 	return e.do(ctx, projector.AbortRoom{Room: req.Msg.Room, Reason: req.Msg.Reason})
@@ -307,7 +341,12 @@ func (e *engine) Watch(ctx context.Context, _ *connect.Request[enginepb.WatchReq
 	// it rests on.
 	err := n.loop.submit(task{look: func(m *projector.Machine, seq uint64) {
 		past := pastOf(m)
-		n.out.call(seq, func() { n.hub.join(s, past) })
+		n.out.call(seq, func() {
+			if n.engineWrites != nil {
+				past = append(past, n.engineWrites.again()...)
+			}
+			n.hub.join(s, past)
+		})
 	}})
 	if err != nil {
 		return apiError(err)

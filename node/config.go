@@ -74,6 +74,10 @@ type RDMAConfig struct {
 	Fault     string `koanf:"fault"`      // faults of the writing side, e.g. "late:500ms:30%,hang:5%"
 	FaultSeed int64  `koanf:"fault_seed"` // the same seed draws the same faults
 	Conns     int    `koanf:"conns"`      // connections per peer; 0 = the provider's own number
+	// EngineWrites: prefill: the engine writes with its own library to decode
+	// ranks that gave no key of our provider, i.e. SGLang's. Without it a chunk
+	// for such a rank fails its room.
+	EngineWrites bool `koanf:"engine_writes"`
 }
 
 // NATSConfig is the mirror.
@@ -266,6 +270,9 @@ func (c *Config) validateRole() error {
 	}
 	if c.RDMA.Fault != "" {
 		return badKey("rdma.fault", "belongs to role prefill")
+	}
+	if c.RDMA.EngineWrites {
+		return badKey("rdma.engine_writes", "belongs to role prefill")
 	}
 	for _, p := range c.Peers {
 		if _, _, err := net.SplitHostPort(p); err != nil {

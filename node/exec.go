@@ -21,7 +21,7 @@ func (n *Node) perform(a projector.Action, seq uint64) {
 	case projector.SendStatus:
 		n.sendStatus(a)
 	case projector.PostWrite:
-		n.post.post(a)
+		n.post.post(a, seq)
 	case projector.SealRoom:
 		n.post.seal(a.RoomSeq)
 	case projector.Fence:

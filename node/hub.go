@@ -85,6 +85,16 @@ func (h *hub) give(s *subscriber, n *enginepb.Notice) {
 	}
 }
 
+// offer gives a notice to every stream; false: there is none.
+func (h *hub) offer(n *enginepb.Notice) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.subs {
+		h.give(s, n)
+	}
+	return len(h.subs) > 0
+}
+
 // tell gives a notice to every stream.
 func (h *hub) tell(n *enginepb.Notice) {
 	h.mu.Lock()

@@ -47,10 +47,12 @@ type Node struct {
 	domain  rdma.Domain
 	receive *receivePlane // decode
 	post    *postPlane    // prefill
-	peers   *peerTable    // decode
-	hub     *hub
-	mirror  *mirrorRun
-	servers []*server
+
+	engineWrites *engineWrites // prefill, with rdma.engine_writes
+	peers        *peerTable    // decode
+	hub          *hub
+	mirror       *mirrorRun
+	servers      []*server
 
 	pull      []receiver
 	addresses []string // control address of each local rank

@@ -52,6 +52,12 @@ func (n *Node) openPlanes(ctx context.Context) error {
 		}
 		n.post = newPostPlane(n.memory, n.shapes, func(c projector.Command) { n.loop.tell(c) }, n.log)
 		cfg.OnCompletion = n.post.complete
+		if n.cfg.RDMA.EngineWrites {
+			n.engineWrites = newEngineWrites()
+			n.post.byEngine = func(a *projector.PostWrite, sourceAux uint32, seq uint64) error {
+				return n.engineWrites.hand(n.hub, a, sourceAux, seq)
+			}
+		}
 	}
 	d, err := provider.Open(ctx, cfg)
 	if err != nil {

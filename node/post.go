@@ -28,6 +28,9 @@ type postPlane struct {
 	shapes *shapes
 	tell   func(projector.Command)
 	log    *slog.Logger
+	// byEngine writes to destinations that gave no key of ours; nil: such a
+	// write fails.
+	byEngine func(a *projector.PostWrite, sourceAux uint32, seq uint64) error
 
 	sealed sealSet
 	tokens tokenTable
@@ -133,7 +136,13 @@ func (p *postPlane) ended(room uint64, ranks int) {
 }
 
 // post hands a write to its destination's writer; it does not wait.
-func (p *postPlane) post(a projector.PostWrite) {
+func (p *postPlane) post(a projector.PostWrite, seq uint64) {
+	if len(a.Keys) == 0 && p.byEngine != nil && (len(a.Pages) > 0 || owesAux(&a)) {
+		if err := p.postByEngine(&a, seq); err != nil {
+			p.fails(a.Token, err)
+		}
+		return
+	}
 	job, err := p.prepare(&a)
 	if err == nil && len(job.writes) == 0 {
 		p.tell(projector.WriteDone{Token: a.Token, Outcome: projector.WriteCompleted})
@@ -145,6 +154,23 @@ func (p *postPlane) post(a projector.PostWrite) {
 	if err != nil {
 		p.fails(a.Token, err)
 	}
+}
+
+func (p *postPlane) postByEngine(a *projector.PostWrite, seq uint64) error {
+	if p.sealed.has(rdma.Tag(a.RoomSeq)) {
+		return errSealed
+	}
+	return p.byEngine(a, p.rowOf(a), seq)
+}
+
+// owesAux: the destination's aux row goes with this write.
+func owesAux(a *projector.PostWrite) bool { return a.Last && a.Aux != nil }
+
+// rowOf is the row of our own aux memory that goes with a write's room.
+func (p *postPlane) rowOf(a *projector.PostWrite) uint32 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.aux[auxKey{a.Room, a.Rank.Index()}]
 }
 
 func (p *postPlane) fails(token uint64, err error) {
@@ -185,10 +211,11 @@ func (p *postPlane) prepare(a *projector.PostWrite) (job, error) {
 			return j, err
 		}
 	}
-	if a.Last && a.Aux != nil && m.auxRows > 0 && aux != nil {
-		p.mu.Lock()
-		row := p.aux[auxKey{a.Room, a.Rank.Index()}]
-		p.mu.Unlock()
+	if owesAux(a) && len(a.Keys) == 0 {
+		return j, errors.New("the destination gave no key for its aux row")
+	}
+	if owesAux(a) && m.auxRows > 0 && aux != nil {
+		row := p.rowOf(a)
 		src, ok := m.row(row)
 		if !ok {
 			return j, errors.Newf("source aux row %d is outside the %d rows", row, m.auxRows)

@@ -55,6 +55,9 @@ func (l *listener) take(f backends.Frames) {
 	}
 	if r, ok := m.(*backends.Registration); ok && !r.Peer.IsZero() {
 		l.n.shapes.put(r.Peer.Key(), shape{pageBytes: r.KVItemLen, ranks: int(r.AttnTPSize), rank: int(r.Rank())})
+		if l.n.engineWrites != nil && r.Ext == nil {
+			l.n.engineWrites.register(r.Peer.Key(), f)
+		}
 	}
 	cmd := backends.ToCommand(m, l.rank, f)
 	if a, ok := cmd.(projector.AuxArrived); ok {

@@ -59,6 +59,10 @@ const (
 	EngineSendChunkProcedure = "/pdlog.engine.v1.Engine/SendChunk"
 	// EngineClearProcedure is the fully-qualified name of the Engine's Clear RPC.
 	EngineClearProcedure = "/pdlog.engine.v1.Engine/Clear"
+	// EngineWriteDoneProcedure is the fully-qualified name of the Engine's WriteDone RPC.
+	EngineWriteDoneProcedure = "/pdlog.engine.v1.Engine/WriteDone"
+	// EngineDestinationProcedure is the fully-qualified name of the Engine's Destination RPC.
+	EngineDestinationProcedure = "/pdlog.engine.v1.Engine/Destination"
 	// EngineAbortProcedure is the fully-qualified name of the Engine's Abort RPC.
 	EngineAbortProcedure = "/pdlog.engine.v1.Engine/Abort"
 	// EngineWatchProcedure is the fully-qualified name of the Engine's Watch RPC.
@@ -106,6 +110,11 @@ type EngineClient interface {
 	SendChunk(context.Context, *connect.Request[SendChunkRequest]) (*connect.Response[Done], error)
 	// Clear: the engine forgets the room.
 	Clear(context.Context, *connect.Request[RoomRequest]) (*connect.Response[Done], error)
+	// WriteDone says how a write ended that the engine was asked to make
+	// (KIND_WRITE, with rdma.engine_writes).
+	WriteDone(context.Context, *connect.Request[WriteDoneRequest]) (*connect.Response[Done], error)
+	// Destination gives a decode rank's registration as it came.
+	Destination(context.Context, *connect.Request[DestinationRequest]) (*connect.Response[DestinationResponse], error)
 	// ---- both
 	Abort(context.Context, *connect.Request[AbortRequest]) (*connect.Response[Done], error)
 	// Watch streams what the node tells its engine. It begins with the state of
@@ -186,6 +195,18 @@ func NewEngineClient(httpClient connect.HTTPClient, baseURL string, opts ...conn
 			httpClient,
 			baseURL+EngineClearProcedure,
 			connect.WithSchema(engineMethods.ByName("Clear")),
+			connect.WithClientOptions(opts...),
+		),
+		writeDone: connect.NewClient[WriteDoneRequest, Done](
+			httpClient,
+			baseURL+EngineWriteDoneProcedure,
+			connect.WithSchema(engineMethods.ByName("WriteDone")),
+			connect.WithClientOptions(opts...),
+		),
+		destination: connect.NewClient[DestinationRequest, DestinationResponse](
+			httpClient,
+			baseURL+EngineDestinationProcedure,
+			connect.WithSchema(engineMethods.ByName("Destination")),
 			connect.WithClientOptions(opts...),
 		),
 		abort: connect.NewClient[AbortRequest, Done](
@@ -273,6 +294,8 @@ type engineClient struct {
 	openSend       *connect.Client[OpenSendRequest, Done]
 	sendChunk      *connect.Client[SendChunkRequest, Done]
 	clear          *connect.Client[RoomRequest, Done]
+	writeDone      *connect.Client[WriteDoneRequest, Done]
+	destination    *connect.Client[DestinationRequest, DestinationResponse]
 	abort          *connect.Client[AbortRequest, Done]
 	watch          *connect.Client[WatchRequest, Notice]
 	status         *connect.Client[StatusRequest, StatusResponse]
@@ -325,6 +348,16 @@ func (c *engineClient) SendChunk(ctx context.Context, req *connect.Request[SendC
 // Clear calls pdlog.engine.v1.Engine.Clear.
 func (c *engineClient) Clear(ctx context.Context, req *connect.Request[RoomRequest]) (*connect.Response[Done], error) {
 	return c.clear.CallUnary(ctx, req)
+}
+
+// WriteDone calls pdlog.engine.v1.Engine.WriteDone.
+func (c *engineClient) WriteDone(ctx context.Context, req *connect.Request[WriteDoneRequest]) (*connect.Response[Done], error) {
+	return c.writeDone.CallUnary(ctx, req)
+}
+
+// Destination calls pdlog.engine.v1.Engine.Destination.
+func (c *engineClient) Destination(ctx context.Context, req *connect.Request[DestinationRequest]) (*connect.Response[DestinationResponse], error) {
+	return c.destination.CallUnary(ctx, req)
 }
 
 // Abort calls pdlog.engine.v1.Engine.Abort.
@@ -408,6 +441,11 @@ type EngineHandler interface {
 	SendChunk(context.Context, *connect.Request[SendChunkRequest]) (*connect.Response[Done], error)
 	// Clear: the engine forgets the room.
 	Clear(context.Context, *connect.Request[RoomRequest]) (*connect.Response[Done], error)
+	// WriteDone says how a write ended that the engine was asked to make
+	// (KIND_WRITE, with rdma.engine_writes).
+	WriteDone(context.Context, *connect.Request[WriteDoneRequest]) (*connect.Response[Done], error)
+	// Destination gives a decode rank's registration as it came.
+	Destination(context.Context, *connect.Request[DestinationRequest]) (*connect.Response[DestinationResponse], error)
 	// ---- both
 	Abort(context.Context, *connect.Request[AbortRequest]) (*connect.Response[Done], error)
 	// Watch streams what the node tells its engine. It begins with the state of
@@ -484,6 +522,18 @@ func NewEngineHandler(svc EngineHandler, opts ...connect.HandlerOption) (string,
 		EngineClearProcedure,
 		svc.Clear,
 		connect.WithSchema(engineMethods.ByName("Clear")),
+		connect.WithHandlerOptions(opts...),
+	)
+	engineWriteDoneHandler := connect.NewUnaryHandler(
+		EngineWriteDoneProcedure,
+		svc.WriteDone,
+		connect.WithSchema(engineMethods.ByName("WriteDone")),
+		connect.WithHandlerOptions(opts...),
+	)
+	engineDestinationHandler := connect.NewUnaryHandler(
+		EngineDestinationProcedure,
+		svc.Destination,
+		connect.WithSchema(engineMethods.ByName("Destination")),
 		connect.WithHandlerOptions(opts...),
 	)
 	engineAbortHandler := connect.NewUnaryHandler(
@@ -576,6 +626,10 @@ func NewEngineHandler(svc EngineHandler, opts ...connect.HandlerOption) (string,
 			engineSendChunkHandler.ServeHTTP(w, r)
 		case EngineClearProcedure:
 			engineClearHandler.ServeHTTP(w, r)
+		case EngineWriteDoneProcedure:
+			engineWriteDoneHandler.ServeHTTP(w, r)
+		case EngineDestinationProcedure:
+			engineDestinationHandler.ServeHTTP(w, r)
 		case EngineAbortProcedure:
 			engineAbortHandler.ServeHTTP(w, r)
 		case EngineWatchProcedure:
@@ -639,6 +693,14 @@ func (UnimplementedEngineHandler) SendChunk(context.Context, *connect.Request[Se
 
 func (UnimplementedEngineHandler) Clear(context.Context, *connect.Request[RoomRequest]) (*connect.Response[Done], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.Clear is not implemented"))
+}
+
+func (UnimplementedEngineHandler) WriteDone(context.Context, *connect.Request[WriteDoneRequest]) (*connect.Response[Done], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.WriteDone is not implemented"))
+}
+
+func (UnimplementedEngineHandler) Destination(context.Context, *connect.Request[DestinationRequest]) (*connect.Response[DestinationResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.Destination is not implemented"))
 }
 
 func (UnimplementedEngineHandler) Abort(context.Context, *connect.Request[AbortRequest]) (*connect.Response[Done], error) {

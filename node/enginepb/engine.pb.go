@@ -46,6 +46,7 @@ const (
 	Notice_KIND_CAUGHT_UP       Notice_Kind = 8  // every room of the past was told
 	Notice_KIND_STOPPING        Notice_Kind = 9  // the node stops
 	Notice_KIND_LOG_FAILED      Notice_Kind = 10 // the log failed: nothing is done any more
+	Notice_KIND_WRITE           Notice_Kind = 11 // prefill: make this write with your own library, then call WriteDone
 )
 
 // Enum value maps for Notice_Kind.
@@ -62,6 +63,7 @@ var (
 		8:  "KIND_CAUGHT_UP",
 		9:  "KIND_STOPPING",
 		10: "KIND_LOG_FAILED",
+		11: "KIND_WRITE",
 	}
 	Notice_Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED":     0,
@@ -75,6 +77,7 @@ var (
 		"KIND_CAUGHT_UP":       8,
 		"KIND_STOPPING":        9,
 		"KIND_LOG_FAILED":      10,
+		"KIND_WRITE":           11,
 	}
 )
 
@@ -103,6 +106,60 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_engine_proto_rawDescGZIP(), []int{13, 0}
+}
+
+type WriteDoneRequest_Outcome int32
+
+const (
+	WriteDoneRequest_OUTCOME_UNSPECIFIED WriteDoneRequest_Outcome = 0
+	WriteDoneRequest_OUTCOME_COMPLETED   WriteDoneRequest_Outcome = 1 // every byte is in place
+	WriteDoneRequest_OUTCOME_FAILED      WriteDoneRequest_Outcome = 2 // not all are, and the library proves that nothing lands any more
+	// An error or a time-out: parts may still land (wire.md F1 to F3). The room
+	// fails; the write stays open until COMPLETED or FAILED is said of it.
+	WriteDoneRequest_OUTCOME_UNCERTAIN WriteDoneRequest_Outcome = 3
+)
+
+// Enum value maps for WriteDoneRequest_Outcome.
+var (
+	WriteDoneRequest_Outcome_name = map[int32]string{
+		0: "OUTCOME_UNSPECIFIED",
+		1: "OUTCOME_COMPLETED",
+		2: "OUTCOME_FAILED",
+		3: "OUTCOME_UNCERTAIN",
+	}
+	WriteDoneRequest_Outcome_value = map[string]int32{
+		"OUTCOME_UNSPECIFIED": 0,
+		"OUTCOME_COMPLETED":   1,
+		"OUTCOME_FAILED":      2,
+		"OUTCOME_UNCERTAIN":   3,
+	}
+)
+
+func (x WriteDoneRequest_Outcome) Enum() *WriteDoneRequest_Outcome {
+	p := new(WriteDoneRequest_Outcome)
+	*p = x
+	return p
+}
+
+func (x WriteDoneRequest_Outcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WriteDoneRequest_Outcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_engine_proto_enumTypes[1].Descriptor()
+}
+
+func (WriteDoneRequest_Outcome) Type() protoreflect.EnumType {
+	return &file_engine_proto_enumTypes[1]
+}
+
+func (x WriteDoneRequest_Outcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WriteDoneRequest_Outcome.Descriptor instead.
+func (WriteDoneRequest_Outcome) EnumDescriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{15, 0}
 }
 
 // Refusal says why a call was refused; it left nothing behind.
@@ -999,7 +1056,8 @@ type Notice struct {
 	Reason        string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
 	Who           string                 `protobuf:"bytes,10,opt,name=who,proto3" json:"who,omitempty"` // "node/rank"
 	Resumed       bool                   `protobuf:"varint,11,opt,name=resumed,proto3" json:"resumed,omitempty"`
-	Seq           uint64                 `protobuf:"varint,12,opt,name=seq,proto3" json:"seq,omitempty"` // log sequence that was durable before this was told
+	Seq           uint64                 `protobuf:"varint,12,opt,name=seq,proto3" json:"seq,omitempty"`    // log sequence that was durable before this was told
+	Write         *EngineWrite           `protobuf:"bytes,13,opt,name=write,proto3" json:"write,omitempty"` // of KIND_WRITE
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1118,6 +1176,290 @@ func (x *Notice) GetSeq() uint64 {
 	return 0
 }
 
+func (x *Notice) GetWrite() *EngineWrite {
+	if x != nil {
+		return x.Write
+	}
+	return nil
+}
+
+// EngineWrite is one chunk to one destination that gave no key of our
+// providers: an SGLang rank, which the engine's own library (Mooncake, NIXL,
+// Mori) writes to. A stream that is opened again is told the open ones again,
+// marked resumed. After FAILED of its room a write may be cancelled; WriteDone
+// is owed all the same.
+type EngineWrite struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         uint64                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	Rank          uint32                 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`      // local rank whose pages are read
+	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`           // destination rank, "node/rank"
+	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"` // its control endpoint, for Destination
+	Session       string                 `protobuf:"bytes,5,opt,name=session,proto3" json:"session,omitempty"` // what its library is called: session, agent or engine key
+	Chunk         uint32                 `protobuf:"varint,6,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	Pages         []uint32               `protobuf:"varint,7,rep,packed,name=pages,proto3" json:"pages,omitempty"`
+	SourcePages   []uint32               `protobuf:"varint,8,rep,packed,name=source_pages,json=sourcePages,proto3" json:"source_pages,omitempty"`
+	Last          bool                   `protobuf:"varint,9,opt,name=last,proto3" json:"last,omitempty"`
+	Aux           *uint32                `protobuf:"varint,10,opt,name=aux,proto3,oneof" json:"aux,omitempty"` // destination row, with the last chunk
+	SourceAux     uint32                 `protobuf:"varint,11,opt,name=source_aux,json=sourceAux,proto3" json:"source_aux,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EngineWrite) Reset() {
+	*x = EngineWrite{}
+	mi := &file_engine_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EngineWrite) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EngineWrite) ProtoMessage() {}
+
+func (x *EngineWrite) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EngineWrite.ProtoReflect.Descriptor instead.
+func (*EngineWrite) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *EngineWrite) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *EngineWrite) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *EngineWrite) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *EngineWrite) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *EngineWrite) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *EngineWrite) GetChunk() uint32 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
+}
+
+func (x *EngineWrite) GetPages() []uint32 {
+	if x != nil {
+		return x.Pages
+	}
+	return nil
+}
+
+func (x *EngineWrite) GetSourcePages() []uint32 {
+	if x != nil {
+		return x.SourcePages
+	}
+	return nil
+}
+
+func (x *EngineWrite) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *EngineWrite) GetAux() uint32 {
+	if x != nil && x.Aux != nil {
+		return *x.Aux
+	}
+	return 0
+}
+
+func (x *EngineWrite) GetSourceAux() uint32 {
+	if x != nil {
+		return x.SourceAux
+	}
+	return 0
+}
+
+type WriteDoneRequest struct {
+	state         protoimpl.MessageState   `protogen:"open.v1"`
+	Token         uint64                   `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	Outcome       WriteDoneRequest_Outcome `protobuf:"varint,2,opt,name=outcome,proto3,enum=pdlog.engine.v1.WriteDoneRequest_Outcome" json:"outcome,omitempty"`
+	Reason        string                   `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteDoneRequest) Reset() {
+	*x = WriteDoneRequest{}
+	mi := &file_engine_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteDoneRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteDoneRequest) ProtoMessage() {}
+
+func (x *WriteDoneRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteDoneRequest.ProtoReflect.Descriptor instead.
+func (*WriteDoneRequest) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WriteDoneRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *WriteDoneRequest) GetOutcome() WriteDoneRequest_Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return WriteDoneRequest_OUTCOME_UNSPECIFIED
+}
+
+func (x *WriteDoneRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type DestinationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"` // "ip:port"
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DestinationRequest) Reset() {
+	*x = DestinationRequest{}
+	mi := &file_engine_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DestinationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DestinationRequest) ProtoMessage() {}
+
+func (x *DestinationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DestinationRequest.ProtoReflect.Descriptor instead.
+func (*DestinationRequest) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DestinationRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+type DestinationResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Frames        [][]byte               `protobuf:"bytes,1,rep,name=frames,proto3" json:"frames,omitempty"` // of the registration message (wire.md 1.2), without pdlog's extension
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DestinationResponse) Reset() {
+	*x = DestinationResponse{}
+	mi := &file_engine_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DestinationResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DestinationResponse) ProtoMessage() {}
+
+func (x *DestinationResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DestinationResponse.ProtoReflect.Descriptor instead.
+func (*DestinationResponse) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DestinationResponse) GetFrames() [][]byte {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1126,7 +1468,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_engine_proto_msgTypes[14]
+	mi := &file_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1480,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[14]
+	mi := &file_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1493,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{14}
+	return file_engine_proto_rawDescGZIP(), []int{18}
 }
 
 type StatusResponse struct {
@@ -1191,7 +1533,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_engine_proto_msgTypes[15]
+	mi := &file_engine_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1545,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[15]
+	mi := &file_engine_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1558,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{15}
+	return file_engine_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StatusResponse) GetNode() string {
@@ -1431,7 +1773,7 @@ type RoomsRequest struct {
 
 func (x *RoomsRequest) Reset() {
 	*x = RoomsRequest{}
-	mi := &file_engine_proto_msgTypes[16]
+	mi := &file_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1785,7 @@ func (x *RoomsRequest) String() string {
 func (*RoomsRequest) ProtoMessage() {}
 
 func (x *RoomsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[16]
+	mi := &file_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1798,7 @@ func (x *RoomsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomsRequest.ProtoReflect.Descriptor instead.
 func (*RoomsRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{16}
+	return file_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RoomsRequest) GetLimit() uint32 {
@@ -1475,7 +1817,7 @@ type RoomViewRequest struct {
 
 func (x *RoomViewRequest) Reset() {
 	*x = RoomViewRequest{}
-	mi := &file_engine_proto_msgTypes[17]
+	mi := &file_engine_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1829,7 @@ func (x *RoomViewRequest) String() string {
 func (*RoomViewRequest) ProtoMessage() {}
 
 func (x *RoomViewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[17]
+	mi := &file_engine_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1842,7 @@ func (x *RoomViewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomViewRequest.ProtoReflect.Descriptor instead.
 func (*RoomViewRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{17}
+	return file_engine_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RoomViewRequest) GetRoom() uint64 {
@@ -1519,7 +1861,7 @@ type RoomsResponse struct {
 
 func (x *RoomsResponse) Reset() {
 	*x = RoomsResponse{}
-	mi := &file_engine_proto_msgTypes[18]
+	mi := &file_engine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1873,7 @@ func (x *RoomsResponse) String() string {
 func (*RoomsResponse) ProtoMessage() {}
 
 func (x *RoomsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[18]
+	mi := &file_engine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1886,7 @@ func (x *RoomsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomsResponse.ProtoReflect.Descriptor instead.
 func (*RoomsResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{18}
+	return file_engine_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RoomsResponse) GetRooms() []*RoomView {
@@ -1578,7 +1920,7 @@ type RoomView struct {
 
 func (x *RoomView) Reset() {
 	*x = RoomView{}
-	mi := &file_engine_proto_msgTypes[19]
+	mi := &file_engine_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1932,7 @@ func (x *RoomView) String() string {
 func (*RoomView) ProtoMessage() {}
 
 func (x *RoomView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[19]
+	mi := &file_engine_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1945,7 @@ func (x *RoomView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomView.ProtoReflect.Descriptor instead.
 func (*RoomView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{19}
+	return file_engine_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RoomView) GetRoom() uint64 {
@@ -1731,7 +2073,7 @@ type PairView struct {
 
 func (x *PairView) Reset() {
 	*x = PairView{}
-	mi := &file_engine_proto_msgTypes[20]
+	mi := &file_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +2085,7 @@ func (x *PairView) String() string {
 func (*PairView) ProtoMessage() {}
 
 func (x *PairView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[20]
+	mi := &file_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +2098,7 @@ func (x *PairView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairView.ProtoReflect.Descriptor instead.
 func (*PairView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{20}
+	return file_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PairView) GetRank() string {
@@ -1802,7 +2144,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_engine_proto_msgTypes[21]
+	mi := &file_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +2156,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[21]
+	mi := &file_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +2169,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{21}
+	return file_engine_proto_rawDescGZIP(), []int{25}
 }
 
 type PeersResponse struct {
@@ -1839,7 +2181,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_engine_proto_msgTypes[22]
+	mi := &file_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +2193,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[22]
+	mi := &file_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +2206,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{22}
+	return file_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PeersResponse) GetPeers() []*PeerView {
@@ -1893,7 +2235,7 @@ type PeerView struct {
 
 func (x *PeerView) Reset() {
 	*x = PeerView{}
-	mi := &file_engine_proto_msgTypes[23]
+	mi := &file_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +2247,7 @@ func (x *PeerView) String() string {
 func (*PeerView) ProtoMessage() {}
 
 func (x *PeerView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[23]
+	mi := &file_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2260,7 @@ func (x *PeerView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerView.ProtoReflect.Descriptor instead.
 func (*PeerView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{23}
+	return file_engine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PeerView) GetNode() string {
@@ -2009,7 +2351,7 @@ type PeerRankView struct {
 
 func (x *PeerRankView) Reset() {
 	*x = PeerRankView{}
-	mi := &file_engine_proto_msgTypes[24]
+	mi := &file_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2363,7 @@ func (x *PeerRankView) String() string {
 func (*PeerRankView) ProtoMessage() {}
 
 func (x *PeerRankView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[24]
+	mi := &file_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2376,7 @@ func (x *PeerRankView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRankView.ProtoReflect.Descriptor instead.
 func (*PeerRankView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{24}
+	return file_engine_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PeerRankView) GetRank() string {
@@ -2067,7 +2409,7 @@ type PagesRequest struct {
 
 func (x *PagesRequest) Reset() {
 	*x = PagesRequest{}
-	mi := &file_engine_proto_msgTypes[25]
+	mi := &file_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2421,7 @@ func (x *PagesRequest) String() string {
 func (*PagesRequest) ProtoMessage() {}
 
 func (x *PagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[25]
+	mi := &file_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2434,7 @@ func (x *PagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PagesRequest.ProtoReflect.Descriptor instead.
 func (*PagesRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{25}
+	return file_engine_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PagesRequest) GetAll() bool {
@@ -2115,7 +2457,7 @@ type PagesResponse struct {
 
 func (x *PagesResponse) Reset() {
 	*x = PagesResponse{}
-	mi := &file_engine_proto_msgTypes[26]
+	mi := &file_engine_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2127,7 +2469,7 @@ func (x *PagesResponse) String() string {
 func (*PagesResponse) ProtoMessage() {}
 
 func (x *PagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[26]
+	mi := &file_engine_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2140,7 +2482,7 @@ func (x *PagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PagesResponse.ProtoReflect.Descriptor instead.
 func (*PagesResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{26}
+	return file_engine_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PagesResponse) GetPages() []*PageView {
@@ -2190,7 +2532,7 @@ type PageView struct {
 
 func (x *PageView) Reset() {
 	*x = PageView{}
-	mi := &file_engine_proto_msgTypes[27]
+	mi := &file_engine_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2544,7 @@ func (x *PageView) String() string {
 func (*PageView) ProtoMessage() {}
 
 func (x *PageView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[27]
+	mi := &file_engine_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2557,7 @@ func (x *PageView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageView.ProtoReflect.Descriptor instead.
 func (*PageView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{27}
+	return file_engine_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PageView) GetPage() uint32 {
@@ -2257,7 +2599,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_engine_proto_msgTypes[28]
+	mi := &file_engine_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2611,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[28]
+	mi := &file_engine_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2624,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{28}
+	return file_engine_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *EventsRequest) GetFromSeq() uint64 {
@@ -2320,7 +2662,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_engine_proto_msgTypes[29]
+	mi := &file_engine_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2332,7 +2674,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[29]
+	mi := &file_engine_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2345,7 +2687,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{29}
+	return file_engine_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EventsResponse) GetNode() string {
@@ -2400,7 +2742,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_engine_proto_msgTypes[30]
+	mi := &file_engine_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2412,7 +2754,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[30]
+	mi := &file_engine_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2425,7 +2767,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{30}
+	return file_engine_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DrainRequest) GetGraceMs() uint64 {
@@ -2452,7 +2794,7 @@ type FenceRequest struct {
 
 func (x *FenceRequest) Reset() {
 	*x = FenceRequest{}
-	mi := &file_engine_proto_msgTypes[31]
+	mi := &file_engine_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2806,7 @@ func (x *FenceRequest) String() string {
 func (*FenceRequest) ProtoMessage() {}
 
 func (x *FenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[31]
+	mi := &file_engine_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2819,7 @@ func (x *FenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceRequest.ProtoReflect.Descriptor instead.
 func (*FenceRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{31}
+	return file_engine_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FenceRequest) GetRoom() uint64 {
@@ -2503,7 +2845,7 @@ type FenceResponse struct {
 
 func (x *FenceResponse) Reset() {
 	*x = FenceResponse{}
-	mi := &file_engine_proto_msgTypes[32]
+	mi := &file_engine_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2857,7 @@ func (x *FenceResponse) String() string {
 func (*FenceResponse) ProtoMessage() {}
 
 func (x *FenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[32]
+	mi := &file_engine_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2870,7 @@ func (x *FenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceResponse.ProtoReflect.Descriptor instead.
 func (*FenceResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{32}
+	return file_engine_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FenceResponse) GetRooms() uint64 {
@@ -2547,7 +2889,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_engine_proto_msgTypes[33]
+	mi := &file_engine_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2901,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[33]
+	mi := &file_engine_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2914,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{33}
+	return file_engine_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BackupRequest) GetPath() string {
@@ -2592,7 +2934,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_engine_proto_msgTypes[34]
+	mi := &file_engine_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2604,7 +2946,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[34]
+	mi := &file_engine_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2617,7 +2959,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{34}
+	return file_engine_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BackupResponse) GetDurableSeq() uint64 {
@@ -2708,7 +3050,7 @@ const file_engine_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\rR\x04page\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12\x16\n" +
 	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x0e\n" +
-	"\fWatchRequest\"\x86\x04\n" +
+	"\fWatchRequest\"\xca\x04\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.pdlog.engine.v1.Notice.KindR\x04kind\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\x04R\x04room\x12\x19\n" +
@@ -2722,7 +3064,8 @@ const file_engine_proto_rawDesc = "" +
 	"\x03who\x18\n" +
 	" \x01(\tR\x03who\x12\x18\n" +
 	"\aresumed\x18\v \x01(\bR\aresumed\x12\x10\n" +
-	"\x03seq\x18\f \x01(\x04R\x03seq\"\xd8\x01\n" +
+	"\x03seq\x18\f \x01(\x04R\x03seq\x122\n" +
+	"\x05write\x18\r \x01(\v2\x1c.pdlog.engine.v1.EngineWriteR\x05write\"\xe8\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -2736,7 +3079,37 @@ const file_engine_proto_rawDesc = "" +
 	"\x0eKIND_CAUGHT_UP\x10\b\x12\x11\n" +
 	"\rKIND_STOPPING\x10\t\x12\x13\n" +
 	"\x0fKIND_LOG_FAILED\x10\n" +
-	"\"\x0f\n" +
+	"\x12\x0e\n" +
+	"\n" +
+	"KIND_WRITE\x10\v\"\x9c\x02\n" +
+	"\vEngineWrite\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x04R\x05token\x12\x12\n" +
+	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x18\n" +
+	"\asession\x18\x05 \x01(\tR\asession\x12\x14\n" +
+	"\x05chunk\x18\x06 \x01(\rR\x05chunk\x12\x14\n" +
+	"\x05pages\x18\a \x03(\rR\x05pages\x12!\n" +
+	"\fsource_pages\x18\b \x03(\rR\vsourcePages\x12\x12\n" +
+	"\x04last\x18\t \x01(\bR\x04last\x12\x15\n" +
+	"\x03aux\x18\n" +
+	" \x01(\rH\x00R\x03aux\x88\x01\x01\x12\x1d\n" +
+	"\n" +
+	"source_aux\x18\v \x01(\rR\tsourceAuxB\x06\n" +
+	"\x04_aux\"\xeb\x01\n" +
+	"\x10WriteDoneRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x04R\x05token\x12C\n" +
+	"\aoutcome\x18\x02 \x01(\x0e2).pdlog.engine.v1.WriteDoneRequest.OutcomeR\aoutcome\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"d\n" +
+	"\aOutcome\x12\x17\n" +
+	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11OUTCOME_COMPLETED\x10\x01\x12\x12\n" +
+	"\x0eOUTCOME_FAILED\x10\x02\x12\x15\n" +
+	"\x11OUTCOME_UNCERTAIN\x10\x03\".\n" +
+	"\x12DestinationRequest\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\"-\n" +
+	"\x13DestinationResponse\x12\x16\n" +
+	"\x06frames\x18\x01 \x03(\fR\x06frames\"\x0f\n" +
 	"\rStatusRequest\"\xc1\a\n" +
 	"\x0eStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
@@ -2869,7 +3242,7 @@ const file_engine_proto_rawDesc = "" +
 	"\x0eBackupResponse\x12\x1f\n" +
 	"\vdurable_seq\x18\x01 \x01(\x04R\n" +
 	"durableSeq\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes2\xa8\v\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes2\xc9\f\n" +
 	"\x06Engine\x12a\n" +
 	"\x0eRegisterMemory\x12&.pdlog.engine.v1.RegisterMemoryRequest\x1a'.pdlog.engine.v1.RegisterMemoryResponse\x12X\n" +
 	"\vOpenReceive\x12#.pdlog.engine.v1.OpenReceiveRequest\x1a$.pdlog.engine.v1.OpenReceiveResponse\x12>\n" +
@@ -2879,7 +3252,9 @@ const file_engine_proto_rawDesc = "" +
 	"ReportPage\x12\".pdlog.engine.v1.ReportPageRequest\x1a\x15.pdlog.engine.v1.Done\x12C\n" +
 	"\bOpenSend\x12 .pdlog.engine.v1.OpenSendRequest\x1a\x15.pdlog.engine.v1.Done\x12E\n" +
 	"\tSendChunk\x12!.pdlog.engine.v1.SendChunkRequest\x1a\x15.pdlog.engine.v1.Done\x12<\n" +
-	"\x05Clear\x12\x1c.pdlog.engine.v1.RoomRequest\x1a\x15.pdlog.engine.v1.Done\x12=\n" +
+	"\x05Clear\x12\x1c.pdlog.engine.v1.RoomRequest\x1a\x15.pdlog.engine.v1.Done\x12E\n" +
+	"\tWriteDone\x12!.pdlog.engine.v1.WriteDoneRequest\x1a\x15.pdlog.engine.v1.Done\x12X\n" +
+	"\vDestination\x12#.pdlog.engine.v1.DestinationRequest\x1a$.pdlog.engine.v1.DestinationResponse\x12=\n" +
 	"\x05Abort\x12\x1d.pdlog.engine.v1.AbortRequest\x1a\x15.pdlog.engine.v1.Done\x12A\n" +
 	"\x05Watch\x12\x1d.pdlog.engine.v1.WatchRequest\x1a\x17.pdlog.engine.v1.Notice0\x01\x12I\n" +
 	"\x06Status\x12\x1e.pdlog.engine.v1.StatusRequest\x1a\x1f.pdlog.engine.v1.StatusResponse\x12F\n" +
@@ -2905,101 +3280,112 @@ func file_engine_proto_rawDescGZIP() []byte {
 	return file_engine_proto_rawDescData
 }
 
-var file_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_engine_proto_goTypes = []any{
 	(Notice_Kind)(0),               // 0: pdlog.engine.v1.Notice.Kind
-	(*Refusal)(nil),                // 1: pdlog.engine.v1.Refusal
-	(*Done)(nil),                   // 2: pdlog.engine.v1.Done
-	(*RoomRequest)(nil),            // 3: pdlog.engine.v1.RoomRequest
-	(*RegisterMemoryRequest)(nil),  // 4: pdlog.engine.v1.RegisterMemoryRequest
-	(*RegisterMemoryResponse)(nil), // 5: pdlog.engine.v1.RegisterMemoryResponse
-	(*OpenReceiveRequest)(nil),     // 6: pdlog.engine.v1.OpenReceiveRequest
-	(*Pair)(nil),                   // 7: pdlog.engine.v1.Pair
-	(*OpenReceiveResponse)(nil),    // 8: pdlog.engine.v1.OpenReceiveResponse
-	(*OpenSendRequest)(nil),        // 9: pdlog.engine.v1.OpenSendRequest
-	(*SendChunkRequest)(nil),       // 10: pdlog.engine.v1.SendChunkRequest
-	(*AbortRequest)(nil),           // 11: pdlog.engine.v1.AbortRequest
-	(*ReportPageRequest)(nil),      // 12: pdlog.engine.v1.ReportPageRequest
-	(*WatchRequest)(nil),           // 13: pdlog.engine.v1.WatchRequest
-	(*Notice)(nil),                 // 14: pdlog.engine.v1.Notice
-	(*StatusRequest)(nil),          // 15: pdlog.engine.v1.StatusRequest
-	(*StatusResponse)(nil),         // 16: pdlog.engine.v1.StatusResponse
-	(*RoomsRequest)(nil),           // 17: pdlog.engine.v1.RoomsRequest
-	(*RoomViewRequest)(nil),        // 18: pdlog.engine.v1.RoomViewRequest
-	(*RoomsResponse)(nil),          // 19: pdlog.engine.v1.RoomsResponse
-	(*RoomView)(nil),               // 20: pdlog.engine.v1.RoomView
-	(*PairView)(nil),               // 21: pdlog.engine.v1.PairView
-	(*PeersRequest)(nil),           // 22: pdlog.engine.v1.PeersRequest
-	(*PeersResponse)(nil),          // 23: pdlog.engine.v1.PeersResponse
-	(*PeerView)(nil),               // 24: pdlog.engine.v1.PeerView
-	(*PeerRankView)(nil),           // 25: pdlog.engine.v1.PeerRankView
-	(*PagesRequest)(nil),           // 26: pdlog.engine.v1.PagesRequest
-	(*PagesResponse)(nil),          // 27: pdlog.engine.v1.PagesResponse
-	(*PageView)(nil),               // 28: pdlog.engine.v1.PageView
-	(*EventsRequest)(nil),          // 29: pdlog.engine.v1.EventsRequest
-	(*EventsResponse)(nil),         // 30: pdlog.engine.v1.EventsResponse
-	(*DrainRequest)(nil),           // 31: pdlog.engine.v1.DrainRequest
-	(*FenceRequest)(nil),           // 32: pdlog.engine.v1.FenceRequest
-	(*FenceResponse)(nil),          // 33: pdlog.engine.v1.FenceResponse
-	(*BackupRequest)(nil),          // 34: pdlog.engine.v1.BackupRequest
-	(*BackupResponse)(nil),         // 35: pdlog.engine.v1.BackupResponse
-	nil,                            // 36: pdlog.engine.v1.StatusResponse.CountersEntry
+	(WriteDoneRequest_Outcome)(0),  // 1: pdlog.engine.v1.WriteDoneRequest.Outcome
+	(*Refusal)(nil),                // 2: pdlog.engine.v1.Refusal
+	(*Done)(nil),                   // 3: pdlog.engine.v1.Done
+	(*RoomRequest)(nil),            // 4: pdlog.engine.v1.RoomRequest
+	(*RegisterMemoryRequest)(nil),  // 5: pdlog.engine.v1.RegisterMemoryRequest
+	(*RegisterMemoryResponse)(nil), // 6: pdlog.engine.v1.RegisterMemoryResponse
+	(*OpenReceiveRequest)(nil),     // 7: pdlog.engine.v1.OpenReceiveRequest
+	(*Pair)(nil),                   // 8: pdlog.engine.v1.Pair
+	(*OpenReceiveResponse)(nil),    // 9: pdlog.engine.v1.OpenReceiveResponse
+	(*OpenSendRequest)(nil),        // 10: pdlog.engine.v1.OpenSendRequest
+	(*SendChunkRequest)(nil),       // 11: pdlog.engine.v1.SendChunkRequest
+	(*AbortRequest)(nil),           // 12: pdlog.engine.v1.AbortRequest
+	(*ReportPageRequest)(nil),      // 13: pdlog.engine.v1.ReportPageRequest
+	(*WatchRequest)(nil),           // 14: pdlog.engine.v1.WatchRequest
+	(*Notice)(nil),                 // 15: pdlog.engine.v1.Notice
+	(*EngineWrite)(nil),            // 16: pdlog.engine.v1.EngineWrite
+	(*WriteDoneRequest)(nil),       // 17: pdlog.engine.v1.WriteDoneRequest
+	(*DestinationRequest)(nil),     // 18: pdlog.engine.v1.DestinationRequest
+	(*DestinationResponse)(nil),    // 19: pdlog.engine.v1.DestinationResponse
+	(*StatusRequest)(nil),          // 20: pdlog.engine.v1.StatusRequest
+	(*StatusResponse)(nil),         // 21: pdlog.engine.v1.StatusResponse
+	(*RoomsRequest)(nil),           // 22: pdlog.engine.v1.RoomsRequest
+	(*RoomViewRequest)(nil),        // 23: pdlog.engine.v1.RoomViewRequest
+	(*RoomsResponse)(nil),          // 24: pdlog.engine.v1.RoomsResponse
+	(*RoomView)(nil),               // 25: pdlog.engine.v1.RoomView
+	(*PairView)(nil),               // 26: pdlog.engine.v1.PairView
+	(*PeersRequest)(nil),           // 27: pdlog.engine.v1.PeersRequest
+	(*PeersResponse)(nil),          // 28: pdlog.engine.v1.PeersResponse
+	(*PeerView)(nil),               // 29: pdlog.engine.v1.PeerView
+	(*PeerRankView)(nil),           // 30: pdlog.engine.v1.PeerRankView
+	(*PagesRequest)(nil),           // 31: pdlog.engine.v1.PagesRequest
+	(*PagesResponse)(nil),          // 32: pdlog.engine.v1.PagesResponse
+	(*PageView)(nil),               // 33: pdlog.engine.v1.PageView
+	(*EventsRequest)(nil),          // 34: pdlog.engine.v1.EventsRequest
+	(*EventsResponse)(nil),         // 35: pdlog.engine.v1.EventsResponse
+	(*DrainRequest)(nil),           // 36: pdlog.engine.v1.DrainRequest
+	(*FenceRequest)(nil),           // 37: pdlog.engine.v1.FenceRequest
+	(*FenceResponse)(nil),          // 38: pdlog.engine.v1.FenceResponse
+	(*BackupRequest)(nil),          // 39: pdlog.engine.v1.BackupRequest
+	(*BackupResponse)(nil),         // 40: pdlog.engine.v1.BackupResponse
+	nil,                            // 41: pdlog.engine.v1.StatusResponse.CountersEntry
 }
 var file_engine_proto_depIdxs = []int32{
-	7,  // 0: pdlog.engine.v1.OpenReceiveRequest.pairs:type_name -> pdlog.engine.v1.Pair
+	8,  // 0: pdlog.engine.v1.OpenReceiveRequest.pairs:type_name -> pdlog.engine.v1.Pair
 	0,  // 1: pdlog.engine.v1.Notice.kind:type_name -> pdlog.engine.v1.Notice.Kind
-	36, // 2: pdlog.engine.v1.StatusResponse.counters:type_name -> pdlog.engine.v1.StatusResponse.CountersEntry
-	20, // 3: pdlog.engine.v1.RoomsResponse.rooms:type_name -> pdlog.engine.v1.RoomView
-	21, // 4: pdlog.engine.v1.RoomView.pairs:type_name -> pdlog.engine.v1.PairView
-	24, // 5: pdlog.engine.v1.PeersResponse.peers:type_name -> pdlog.engine.v1.PeerView
-	25, // 6: pdlog.engine.v1.PeerView.ranks:type_name -> pdlog.engine.v1.PeerRankView
-	28, // 7: pdlog.engine.v1.PagesResponse.pages:type_name -> pdlog.engine.v1.PageView
-	4,  // 8: pdlog.engine.v1.Engine.RegisterMemory:input_type -> pdlog.engine.v1.RegisterMemoryRequest
-	6,  // 9: pdlog.engine.v1.Engine.OpenReceive:input_type -> pdlog.engine.v1.OpenReceiveRequest
-	3,  // 10: pdlog.engine.v1.Engine.Publish:input_type -> pdlog.engine.v1.RoomRequest
-	3,  // 11: pdlog.engine.v1.Engine.Finish:input_type -> pdlog.engine.v1.RoomRequest
-	12, // 12: pdlog.engine.v1.Engine.ReportPage:input_type -> pdlog.engine.v1.ReportPageRequest
-	9,  // 13: pdlog.engine.v1.Engine.OpenSend:input_type -> pdlog.engine.v1.OpenSendRequest
-	10, // 14: pdlog.engine.v1.Engine.SendChunk:input_type -> pdlog.engine.v1.SendChunkRequest
-	3,  // 15: pdlog.engine.v1.Engine.Clear:input_type -> pdlog.engine.v1.RoomRequest
-	11, // 16: pdlog.engine.v1.Engine.Abort:input_type -> pdlog.engine.v1.AbortRequest
-	13, // 17: pdlog.engine.v1.Engine.Watch:input_type -> pdlog.engine.v1.WatchRequest
-	15, // 18: pdlog.engine.v1.Engine.Status:input_type -> pdlog.engine.v1.StatusRequest
-	17, // 19: pdlog.engine.v1.Engine.Rooms:input_type -> pdlog.engine.v1.RoomsRequest
-	18, // 20: pdlog.engine.v1.Engine.Room:input_type -> pdlog.engine.v1.RoomViewRequest
-	22, // 21: pdlog.engine.v1.Engine.Peers:input_type -> pdlog.engine.v1.PeersRequest
-	26, // 22: pdlog.engine.v1.Engine.Pages:input_type -> pdlog.engine.v1.PagesRequest
-	29, // 23: pdlog.engine.v1.Engine.Events:input_type -> pdlog.engine.v1.EventsRequest
-	31, // 24: pdlog.engine.v1.Engine.Drain:input_type -> pdlog.engine.v1.DrainRequest
-	3,  // 25: pdlog.engine.v1.Engine.ForceRelease:input_type -> pdlog.engine.v1.RoomRequest
-	32, // 26: pdlog.engine.v1.Engine.Fence:input_type -> pdlog.engine.v1.FenceRequest
-	34, // 27: pdlog.engine.v1.Engine.Backup:input_type -> pdlog.engine.v1.BackupRequest
-	5,  // 28: pdlog.engine.v1.Engine.RegisterMemory:output_type -> pdlog.engine.v1.RegisterMemoryResponse
-	8,  // 29: pdlog.engine.v1.Engine.OpenReceive:output_type -> pdlog.engine.v1.OpenReceiveResponse
-	2,  // 30: pdlog.engine.v1.Engine.Publish:output_type -> pdlog.engine.v1.Done
-	2,  // 31: pdlog.engine.v1.Engine.Finish:output_type -> pdlog.engine.v1.Done
-	2,  // 32: pdlog.engine.v1.Engine.ReportPage:output_type -> pdlog.engine.v1.Done
-	2,  // 33: pdlog.engine.v1.Engine.OpenSend:output_type -> pdlog.engine.v1.Done
-	2,  // 34: pdlog.engine.v1.Engine.SendChunk:output_type -> pdlog.engine.v1.Done
-	2,  // 35: pdlog.engine.v1.Engine.Clear:output_type -> pdlog.engine.v1.Done
-	2,  // 36: pdlog.engine.v1.Engine.Abort:output_type -> pdlog.engine.v1.Done
-	14, // 37: pdlog.engine.v1.Engine.Watch:output_type -> pdlog.engine.v1.Notice
-	16, // 38: pdlog.engine.v1.Engine.Status:output_type -> pdlog.engine.v1.StatusResponse
-	19, // 39: pdlog.engine.v1.Engine.Rooms:output_type -> pdlog.engine.v1.RoomsResponse
-	19, // 40: pdlog.engine.v1.Engine.Room:output_type -> pdlog.engine.v1.RoomsResponse
-	23, // 41: pdlog.engine.v1.Engine.Peers:output_type -> pdlog.engine.v1.PeersResponse
-	27, // 42: pdlog.engine.v1.Engine.Pages:output_type -> pdlog.engine.v1.PagesResponse
-	30, // 43: pdlog.engine.v1.Engine.Events:output_type -> pdlog.engine.v1.EventsResponse
-	2,  // 44: pdlog.engine.v1.Engine.Drain:output_type -> pdlog.engine.v1.Done
-	2,  // 45: pdlog.engine.v1.Engine.ForceRelease:output_type -> pdlog.engine.v1.Done
-	33, // 46: pdlog.engine.v1.Engine.Fence:output_type -> pdlog.engine.v1.FenceResponse
-	35, // 47: pdlog.engine.v1.Engine.Backup:output_type -> pdlog.engine.v1.BackupResponse
-	28, // [28:48] is the sub-list for method output_type
-	8,  // [8:28] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	16, // 2: pdlog.engine.v1.Notice.write:type_name -> pdlog.engine.v1.EngineWrite
+	1,  // 3: pdlog.engine.v1.WriteDoneRequest.outcome:type_name -> pdlog.engine.v1.WriteDoneRequest.Outcome
+	41, // 4: pdlog.engine.v1.StatusResponse.counters:type_name -> pdlog.engine.v1.StatusResponse.CountersEntry
+	25, // 5: pdlog.engine.v1.RoomsResponse.rooms:type_name -> pdlog.engine.v1.RoomView
+	26, // 6: pdlog.engine.v1.RoomView.pairs:type_name -> pdlog.engine.v1.PairView
+	29, // 7: pdlog.engine.v1.PeersResponse.peers:type_name -> pdlog.engine.v1.PeerView
+	30, // 8: pdlog.engine.v1.PeerView.ranks:type_name -> pdlog.engine.v1.PeerRankView
+	33, // 9: pdlog.engine.v1.PagesResponse.pages:type_name -> pdlog.engine.v1.PageView
+	5,  // 10: pdlog.engine.v1.Engine.RegisterMemory:input_type -> pdlog.engine.v1.RegisterMemoryRequest
+	7,  // 11: pdlog.engine.v1.Engine.OpenReceive:input_type -> pdlog.engine.v1.OpenReceiveRequest
+	4,  // 12: pdlog.engine.v1.Engine.Publish:input_type -> pdlog.engine.v1.RoomRequest
+	4,  // 13: pdlog.engine.v1.Engine.Finish:input_type -> pdlog.engine.v1.RoomRequest
+	13, // 14: pdlog.engine.v1.Engine.ReportPage:input_type -> pdlog.engine.v1.ReportPageRequest
+	10, // 15: pdlog.engine.v1.Engine.OpenSend:input_type -> pdlog.engine.v1.OpenSendRequest
+	11, // 16: pdlog.engine.v1.Engine.SendChunk:input_type -> pdlog.engine.v1.SendChunkRequest
+	4,  // 17: pdlog.engine.v1.Engine.Clear:input_type -> pdlog.engine.v1.RoomRequest
+	17, // 18: pdlog.engine.v1.Engine.WriteDone:input_type -> pdlog.engine.v1.WriteDoneRequest
+	18, // 19: pdlog.engine.v1.Engine.Destination:input_type -> pdlog.engine.v1.DestinationRequest
+	12, // 20: pdlog.engine.v1.Engine.Abort:input_type -> pdlog.engine.v1.AbortRequest
+	14, // 21: pdlog.engine.v1.Engine.Watch:input_type -> pdlog.engine.v1.WatchRequest
+	20, // 22: pdlog.engine.v1.Engine.Status:input_type -> pdlog.engine.v1.StatusRequest
+	22, // 23: pdlog.engine.v1.Engine.Rooms:input_type -> pdlog.engine.v1.RoomsRequest
+	23, // 24: pdlog.engine.v1.Engine.Room:input_type -> pdlog.engine.v1.RoomViewRequest
+	27, // 25: pdlog.engine.v1.Engine.Peers:input_type -> pdlog.engine.v1.PeersRequest
+	31, // 26: pdlog.engine.v1.Engine.Pages:input_type -> pdlog.engine.v1.PagesRequest
+	34, // 27: pdlog.engine.v1.Engine.Events:input_type -> pdlog.engine.v1.EventsRequest
+	36, // 28: pdlog.engine.v1.Engine.Drain:input_type -> pdlog.engine.v1.DrainRequest
+	4,  // 29: pdlog.engine.v1.Engine.ForceRelease:input_type -> pdlog.engine.v1.RoomRequest
+	37, // 30: pdlog.engine.v1.Engine.Fence:input_type -> pdlog.engine.v1.FenceRequest
+	39, // 31: pdlog.engine.v1.Engine.Backup:input_type -> pdlog.engine.v1.BackupRequest
+	6,  // 32: pdlog.engine.v1.Engine.RegisterMemory:output_type -> pdlog.engine.v1.RegisterMemoryResponse
+	9,  // 33: pdlog.engine.v1.Engine.OpenReceive:output_type -> pdlog.engine.v1.OpenReceiveResponse
+	3,  // 34: pdlog.engine.v1.Engine.Publish:output_type -> pdlog.engine.v1.Done
+	3,  // 35: pdlog.engine.v1.Engine.Finish:output_type -> pdlog.engine.v1.Done
+	3,  // 36: pdlog.engine.v1.Engine.ReportPage:output_type -> pdlog.engine.v1.Done
+	3,  // 37: pdlog.engine.v1.Engine.OpenSend:output_type -> pdlog.engine.v1.Done
+	3,  // 38: pdlog.engine.v1.Engine.SendChunk:output_type -> pdlog.engine.v1.Done
+	3,  // 39: pdlog.engine.v1.Engine.Clear:output_type -> pdlog.engine.v1.Done
+	3,  // 40: pdlog.engine.v1.Engine.WriteDone:output_type -> pdlog.engine.v1.Done
+	19, // 41: pdlog.engine.v1.Engine.Destination:output_type -> pdlog.engine.v1.DestinationResponse
+	3,  // 42: pdlog.engine.v1.Engine.Abort:output_type -> pdlog.engine.v1.Done
+	15, // 43: pdlog.engine.v1.Engine.Watch:output_type -> pdlog.engine.v1.Notice
+	21, // 44: pdlog.engine.v1.Engine.Status:output_type -> pdlog.engine.v1.StatusResponse
+	24, // 45: pdlog.engine.v1.Engine.Rooms:output_type -> pdlog.engine.v1.RoomsResponse
+	24, // 46: pdlog.engine.v1.Engine.Room:output_type -> pdlog.engine.v1.RoomsResponse
+	28, // 47: pdlog.engine.v1.Engine.Peers:output_type -> pdlog.engine.v1.PeersResponse
+	32, // 48: pdlog.engine.v1.Engine.Pages:output_type -> pdlog.engine.v1.PagesResponse
+	35, // 49: pdlog.engine.v1.Engine.Events:output_type -> pdlog.engine.v1.EventsResponse
+	3,  // 50: pdlog.engine.v1.Engine.Drain:output_type -> pdlog.engine.v1.Done
+	3,  // 51: pdlog.engine.v1.Engine.ForceRelease:output_type -> pdlog.engine.v1.Done
+	38, // 52: pdlog.engine.v1.Engine.Fence:output_type -> pdlog.engine.v1.FenceResponse
+	40, // 53: pdlog.engine.v1.Engine.Backup:output_type -> pdlog.engine.v1.BackupResponse
+	32, // [32:54] is the sub-list for method output_type
+	10, // [10:32] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_engine_proto_init() }
@@ -3008,13 +3394,14 @@ func file_engine_proto_init() {
 		return
 	}
 	file_engine_proto_msgTypes[5].OneofWrappers = []any{}
+	file_engine_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_engine_proto_rawDesc), len(file_engine_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   36,
+			NumEnums:      2,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ from .errors import (
 )
 from .memory import SharedMemory
 from .types import (
+    EngineWrite,
     Notice,
     NoticeKind,
     Pages,
@@ -42,6 +43,7 @@ from .types import (
     Reserved,
     RoomView,
     Status,
+    WriteOutcome,
 )
 
 __version__ = "0.1.0"
@@ -53,6 +55,7 @@ __all__ = [
     "CallFailed",
     "Client",
     "DeadlineExceeded",
+    "EngineWrite",
     "Incompatible",
     "NotReady",
     "Notice",
@@ -75,4 +78,5 @@ __all__ = [
     "UnknownRoom",
     "Watch",
     "WeakPeer",
+    "WriteOutcome",
 ]

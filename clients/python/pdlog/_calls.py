@@ -113,6 +113,14 @@ def clear(room: int) -> Call[t.Done]:
     return _room("Clear", room)
 
 
+def write_done(token: int, outcome: t.WriteOutcome, reason: str) -> Call[t.Done]:
+    return Call("WriteDone", {"token": u64("token", token), "outcome": outcome.value, "reason": reason}, t.Done)
+
+
+def destination(address: str) -> Call[t.Destination]:
+    return Call("Destination", {"address": address}, t.Destination)
+
+
 def report_page(room: int, page: int, to: str, detail: str) -> Call[t.Done]:
     request = {"room": u64("room", room), "page": u32("page", page), "to": to, "detail": detail}
     return Call("ReportPage", request, t.Done)

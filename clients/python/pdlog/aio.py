@@ -203,6 +203,12 @@ class AsyncClient:
     async def clear(self, room: int) -> int:
         return (await self._do(calls.clear(room))).room_seq
 
+    async def write_done(self, token: int, outcome: t.WriteOutcome, reason: str = "") -> None:
+        await self._do(calls.write_done(token, outcome, reason))
+
+    async def destination(self, address: str) -> tuple[bytes, ...]:
+        return (await self._do(calls.destination(address))).frames
+
     async def abort(self, room: int, reason: str = "") -> int:
         return (await self._do(calls.abort(room, reason))).room_seq
 

@@ -281,6 +281,14 @@ class Client:
         """The engine forgets the room."""
         return self._do(calls.clear(room)).room_seq
 
+    def write_done(self, token: int, outcome: t.WriteOutcome, reason: str = "") -> None:
+        """Say how a write of a WRITE notice ended (``rdma.engine_writes``)."""
+        self._do(calls.write_done(token, outcome, reason))
+
+    def destination(self, address: str) -> tuple[bytes, ...]:
+        """The frames with which the decode rank at ``address`` registered."""
+        return self._do(calls.destination(address)).frames
+
     # ---- both
 
     def abort(self, room: int, reason: str = "") -> int:

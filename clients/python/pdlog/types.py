@@ -7,6 +7,7 @@ know is passed over, a key that is left out has its default.
 
 from __future__ import annotations
 
+import base64
 import enum
 import functools
 import typing
@@ -30,10 +31,43 @@ class NoticeKind(str, enum.Enum):
     CAUGHT_UP = "KIND_CAUGHT_UP"
     STOPPING = "KIND_STOPPING"
     LOG_FAILED = "KIND_LOG_FAILED"
+    WRITE = "KIND_WRITE"
 
     @classmethod
     def _missing_(cls, value: object) -> NoticeKind:
         return cls.UNKNOWN
+
+
+class WriteOutcome(str, enum.Enum):
+    """How a write ended that the engine was asked to make."""
+
+    COMPLETED = "OUTCOME_COMPLETED"  # every byte is in place
+    FAILED = "OUTCOME_FAILED"  # not all are, and the library proves that nothing lands any more
+    UNCERTAIN = "OUTCOME_UNCERTAIN"  # parts may still land; one of the others is owed
+
+
+@dataclass(frozen=True)
+class EngineWrite:
+    """One chunk to an SGLang rank, for the engine's own library to write."""
+
+    token: int = 0
+    rank: int = 0
+    to: str = ""
+    address: str = ""
+    session: str = ""
+    chunk: int = 0
+    pages: tuple[int, ...] = ()
+    source_pages: tuple[int, ...] = ()
+    last: bool = False
+    aux: int = -1  # destination row; -1 = none
+    source_aux: int = 0
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The frames of a decode rank's registration."""
+
+    frames: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,6 +86,7 @@ class Notice:
     who: str = ""
     resumed: bool = False
     seq: int = 0
+    write: EngineWrite = EngineWrite()  # of WRITE
 
 
 @dataclass(frozen=True)
@@ -217,6 +252,8 @@ def _maker(hint: Any) -> Any:
         return lambda v: {key(k): value(x) for k, x in v.items()}
     if is_dataclass(hint):
         return functools.partial(load, hint)
+    if hint is bytes:
+        return base64.b64decode
     return hint  # int("18446744073709551615"), float, str, bool, NoticeKind
 
 

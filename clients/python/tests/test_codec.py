@@ -8,7 +8,7 @@ import unittest
 
 from pdlog import Notice, NoticeKind, PagesBusy, Refused, RoomView, Status, _calls, _http
 from pdlog.errors import BadRequest, CallFailed, Unavailable, from_connect, from_response
-from pdlog.types import load
+from pdlog.types import Destination, load
 
 MAX = (1 << 64) - 1
 
@@ -56,6 +56,12 @@ class Numbers(unittest.TestCase):
 
 
 class Answers(unittest.TestCase):
+    def test_a_write_for_the_engine(self) -> None:
+        n = load(Notice, {"kind": "KIND_WRITE", "write": {"token": str(MAX), "pages": [3, 4], "aux": 0}})
+        self.assertEqual((n.kind, n.write.token, n.write.pages, n.write.aux), (NoticeKind.WRITE, MAX, (3, 4), 0))
+        self.assertEqual(load(Notice, {"kind": "KIND_WRITE", "write": {}}).write.aux, -1)
+        self.assertEqual(load(Destination, {"frames": ["Tm9uZQ==", ""]}).frames, (b"None", b""))
+
     def test_nested_answers(self) -> None:
         view = load(RoomView, {"room": "7", "pages": [3], "pairs": [{"rank": "p0/0", "to": "d0/0", "dummy": True}]})
         self.assertEqual((view.pairs[0].rank, view.pairs[0].dummy, view.pages), ("p0/0", True, (3,)))
