@@ -15,7 +15,7 @@ PROTOC_GEN_GO    := v1.36.12
 PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
 
-.PHONY: all build demo test test-short lint check-generated generate bench bench-store crash fuzz test-browser test-rxe clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint check-generated generate bench bench-rdma bench-store crash fuzz test-browser test-rxe clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -94,6 +94,10 @@ check-generated: generate
 
 bench: deps ## benchmarks of every package
 	$(GO) test -run '^$$' -bench . -benchmem -count=1 ./...
+
+bench-rdma: build ## the data planes beside raw TCP, memcpy and UCX
+	$(call apt,ucx-utils)
+	$(BIN)/pdnode bench rdma
 
 bench-store: deps ## the log beside a raw write and db.Batch
 	$(GO) test -run '^$$' -bench 'Commit|Producers|Open' -benchtime=1x -count=1 ./store

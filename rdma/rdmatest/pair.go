@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdlog/pdlog/rdma"
+	"github.com/pdlog/pdlog/rdma/rdmabench"
 )
 
 // patience is how long anything may take before the test fails. It is a
@@ -155,12 +156,7 @@ const (
 )
 
 // listenAt is an address that p can listen at and that nobody has yet.
-func listenAt(p rdma.Provider) string {
-	if p.Name() == "shm" {
-		return "unix:@"
-	}
-	return "127.0.0.1:0"
-}
+func listenAt(p rdma.Provider) string { return rdmabench.ListenAt(p) }
 
 // newPair connects a writer to a target. Sizes are those of both memories.
 func newPair(t *testing.T, p rdma.Provider, size int, writer rdma.Config) *pair {

@@ -1,10 +1,10 @@
 package shm_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/pdlog/pdlog/rdma"
+	"github.com/pdlog/pdlog/rdma/rdmabench"
 	"github.com/pdlog/pdlog/rdma/rdmatest"
 	"github.com/pdlog/pdlog/rdma/shm"
 )
@@ -18,16 +18,14 @@ func BenchmarkWriteChecksums(b *testing.B) {
 
 // BenchmarkMemcpy is the bar: the same pages by one copy in one process.
 func BenchmarkMemcpy(b *testing.B) {
-	for _, size := range rdmatest.PageSizes {
-		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
-			src, dst := rdmatest.BenchMemory(b).Bytes(), rdmatest.BenchMemory(b).Bytes()
-			copy(dst, src) // every page is there
-			b.SetBytes(int64(size))
-			b.ResetTimer()
-			for i := range b.N {
-				off := i * size % len(src)
-				copy(dst[off:off+size], src[off:off+size])
-			}
-		})
-	}
+	rdmatest.BenchPages(b, func(b *testing.B, size int) {
+		m, err := rdmabench.OpenMemcpy()
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer rdmatest.Closed(b, m)
+		b.ResetTimer()
+		m.Copy(b.N, size)
+		b.StopTimer()
+	})
 }

@@ -34,7 +34,7 @@ func newRoot(sys Sys) *cobra.Command {
 		runCommand(sys), demoCommand(sys), demoEngineCommand(sys),
 		statusCommand(sys), roomsCommand(sys), roomCommand(sys), peersCommand(sys), pagesCommand(sys),
 		drainCommand(sys), abortCommand(sys), releaseCommand(sys), fenceCommand(sys), backupCommand(sys),
-		wireCommand(sys), configCommand(sys),
+		wireCommand(sys), configCommand(sys), benchCommand(sys),
 	)
 	return command.Root(root, node.Version, command.Streams{Stdin: sys.Stdin, Stdout: sys.Stdout, Stderr: sys.Stderr})
 }
