@@ -133,16 +133,8 @@ func (n *Node) freePages(m *projector.Machine, count int) ([]uint32, *projector.
 	if count > n.cfg.Pages {
 		return nil, &projector.Refusal{Word: "pages_busy", Detail: "the room needs more pages than the pool has"}
 	}
-	out := make([]uint32, 0, count)
-	for p := range n.cfg.Pages {
-		if len(out) == count {
-			break
-		}
-		if m.Page(uint32(p)).State == "free" { //nolint:gosec // bounded by configuration
-			out = append(out, uint32(p)) //nolint:gosec // as above
-		}
-	}
-	if len(out) < count {
+	out, ok := m.FreePages(count)
+	if !ok {
 		return nil, &projector.Refusal{Word: "pages_busy", Detail: "not enough free pages"}
 	}
 	return out, nil

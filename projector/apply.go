@@ -172,6 +172,7 @@ func (m *Machine) applyDecode(e *events.Event) {
 		for i, pg := range r.Pages {
 			if int(pg) < len(st.Pages) {
 				st.Pages[pg] = PageSlot{owner: r.Seq, index: int32(i)} //nolint:gosec // pool size
+				st.free.remove(int(pg))
 			}
 		}
 		if int(r.Aux) < len(st.Aux) {
@@ -329,6 +330,7 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 	for _, pg := range r.Pages {
 		if int(pg) < len(st.Pages) && st.Pages[pg].owner == r.Seq {
 			st.Pages[pg] = PageSlot{}
+			st.free.add(int(pg))
 		}
 	}
 	if int(r.Aux) < len(st.Aux) && st.Aux[r.Aux] == r.Seq {

@@ -2,6 +2,7 @@ package projector
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -82,6 +83,15 @@ func drive(t *rapid.T, cfg Config, draw func(*rapid.T) Command) {
 					t.Fatalf("page %d belongs to room_seq %d, which is gone", i, o)
 				}
 			}
+		}
+		var free []uint32
+		for i := range m.st.Pages {
+			if m.Page(uint32(i)).State == "free" {
+				free = append(free, uint32(i))
+			}
+		}
+		if got, ok := m.FreePages(len(free)); !ok || !slices.Equal(got, free) || m.PageCounts()["free"] != len(free) {
+			t.Fatalf("%T: free pages %v %v, counted %v; want %v", c, got, ok, m.PageCounts(), free)
 		}
 		total := 0
 		for _, r := range m.st.Rooms {

@@ -4,7 +4,8 @@ import "math/bits"
 
 // rowSet is a set of small numbers with the lowest one at hand: a bitmap, and
 // above each level one bit per word that has a bit. Lowest, add and remove cost
-// one step per level, which is four for sixteen million rows.
+// one step per level, which is four for sixteen million rows. The zero value is
+// empty.
 type rowSet [][]uint64
 
 // fullRowSet holds 0 to n-1.
@@ -35,6 +36,31 @@ func (s rowSet) lowest() (int, bool) {
 		at = at*64 + bits.TrailingZeros64(s[l][at])
 	}
 	return at, true
+}
+
+// first appends the smallest members to out, in order, until out has n or the
+// set has no more.
+func (s rowSet) first(n int, out []uint32) []uint32 {
+	if len(s) == 0 {
+		return out
+	}
+	return s.under(len(s)-1, 0, n, out)
+}
+
+// under is first of what stands below one word of a level.
+func (s rowSet) under(level, word, n int, out []uint32) []uint32 {
+	if word >= len(s[level]) {
+		return out
+	}
+	for left := s[level][word]; left != 0 && len(out) < n; left &= left - 1 {
+		at := word*64 + bits.TrailingZeros64(left)
+		if level == 0 {
+			out = append(out, uint32(at)) //nolint:gosec // rows of a pool
+		} else {
+			out = s.under(level-1, at, n, out)
+		}
+	}
+	return out
 }
 
 func (s rowSet) add(n int) {

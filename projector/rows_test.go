@@ -1,6 +1,7 @@
 package projector
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -29,6 +30,16 @@ func TestRowSet(t *testing.T) {
 			if got, ok := s.lowest(); ok != (want < n) || ok && got != want {
 				t.Fatalf("lowest = %d %v, want %d of %d", got, ok, want, n)
 			}
+		}
+		var want []uint32
+		ask := rapid.IntRange(0, n+1).Draw(t, "ask")
+		for i := 0; i < n && len(want) < ask; i++ {
+			if !out[i] {
+				want = append(want, uint32(i))
+			}
+		}
+		if got := s.first(ask, nil); !slices.Equal(got, want) {
+			t.Fatalf("first %d = %v, want %v", ask, got, want)
 		}
 	})
 }

@@ -31,6 +31,7 @@ type State struct {
 	Current map[uint64]roomKey
 	Pages   []PageSlot
 	Aux     []roomKey
+	free    rowSet // pages that no room has
 	auxFree rowSet
 	Known   map[uint64]*KnownRoom
 	knownQ  []knownRef
@@ -315,7 +316,7 @@ func newState(cfg *Config) *State {
 	if cfg.Role == events.Role_ROLE_DECODE {
 		st.Pages = make([]PageSlot, cfg.Pages)
 		st.Aux = make([]roomKey, cfg.AuxRows)
-		st.auxFree = fullRowSet(cfg.AuxRows)
+		st.free, st.auxFree = fullRowSet(cfg.Pages), fullRowSet(cfg.AuxRows)
 	}
 	return st
 }

@@ -167,11 +167,26 @@ func (m *Machine) pageView(owner roomKey) PageView {
 
 // PageCounts counts the pool's pages by state (I11: they always add up).
 func (m *Machine) PageCounts() map[string]int {
-	out := map[string]int{}
-	for i := range m.st.Pages {
-		out[m.Page(uint32(i)).State]++ //nolint:gosec // pool size
+	n := len(m.st.Pages)
+	if len(m.st.Unsettled) > 0 {
+		return map[string]int{"quarantined": n}
+	}
+	out := map[string]int{"free": n}
+	for key, r := range m.st.Rooms {
+		out[m.pageView(key).State] += len(r.Pages)
+		out["free"] -= len(r.Pages)
 	}
 	return out
+}
+
+// FreePages gives the lowest free pages, in order; false when there are fewer
+// than n.
+func (m *Machine) FreePages(n int) ([]uint32, bool) {
+	if n > len(m.st.Pages) || len(m.st.Unsettled) > 0 {
+		return nil, n == 0
+	}
+	out := m.st.free.first(n, make([]uint32, 0, n))
+	return out, len(out) == n
 }
 
 // Ready: would the node take a room now, as far as the core knows.
