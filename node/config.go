@@ -95,6 +95,14 @@ type LogConfig struct {
 	Dir    string `koanf:"dir"`    // empty = data_dir/log
 	Level  string `koanf:"level"`  // debug, info, warn or error
 	Format string `koanf:"format"` // text or json
+
+	SegmentBytes int64 `koanf:"segment_bytes"` // a segment is sealed at this size
+	// MaxBytes caps the segments together: above it the oldest go, mirrored or
+	// not, once two snapshots hold what they led to. 0 = no cap.
+	MaxBytes int64 `koanf:"max_bytes"`
+	// MaxAge lets segments go whose events are all older, mirrored, and of no
+	// open room. 0 = they stay until max_bytes.
+	MaxAge time.Duration `koanf:"max_age"`
 }
 
 // DefaultConfig is the one place where defaults stand. Times are SGLang's.
@@ -125,7 +133,7 @@ func DefaultConfig() Config {
 
 		RDMA: RDMAConfig{Provider: "auto", FaultSeed: 1},
 		NATS: NATSConfig{Embedded: true, Host: "127.0.0.1", Port: 4222, Cluster: "default", Replicas: 1},
-		Log:  LogConfig{Level: "info", Format: "text"},
+		Log:  LogConfig{Level: "info", Format: "text", SegmentBytes: 64 << 20, MaxBytes: 16 << 30},
 	}
 }
 
@@ -223,6 +231,9 @@ func (c *Config) Validate() error {
 	if c.EngineTimeout < 0 {
 		return badKey("engine_timeout", "want 0 or more, have %s", c.EngineTimeout)
 	}
+	if err := c.validateLog(); err != nil {
+		return err
+	}
 	if c.StopGrace < 0 {
 		return badKey("stop_grace", "want 0 or more, have %s", c.StopGrace)
 	}
@@ -247,6 +258,21 @@ func (c *Config) Validate() error {
 		}
 	}
 	return c.validateRole()
+}
+
+func (c *Config) validateLog() error {
+	if n := c.Log.SegmentBytes; n < 256<<10 || n > 1<<30 {
+		return badKey("log.segment_bytes", "want %d to %d, have %d", 256<<10, 1<<30, n)
+	}
+	// Fewer than four segments cannot be kept to: the active one, the one that
+	// is prepared, and two that the snapshots rest on.
+	if n := c.Log.MaxBytes; n != 0 && n < 4*c.Log.SegmentBytes {
+		return badKey("log.max_bytes", "want 0 (no cap) or at least four segments of log.segment_bytes (%d), have %d", 4*c.Log.SegmentBytes, n)
+	}
+	if c.Log.MaxAge < 0 {
+		return badKey("log.max_age", "want 0 (no limit) or more, have %s", c.Log.MaxAge)
+	}
+	return nil
 }
 
 func (c *Config) validateRole() error {

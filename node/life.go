@@ -84,6 +84,8 @@ func (n *Node) serve() {
 			}
 		})
 	}
+	n.onRoll() // a roll of the life before may have got no snapshot
+	n.background.Go(func() { n.keepSnapshots(n.life) })
 	if n.peers != nil {
 		n.peers.start(n.life)
 	}

@@ -51,9 +51,7 @@ type metrics struct {
 	step         prometheus.Histogram
 	commit       prometheus.Histogram
 
-	// Of the loop: the instants (deadline clock, ms) of rooms that wait.
-	armed       map[uint64]uint64
-	quarantined map[uint64]uint64
+	waits waits // of the loop
 
 	committing atomic.Pointer[commitMark]
 	last       sharedSnapshot
@@ -105,8 +103,7 @@ func newMetrics() *metrics {
 		violations:   count("pdnode_invariant_violations_total", "Breaches of an invariant seen live: InvariantViolated, a write after its release (I1), an unsafe release (I2)."),
 		step:         prometheus.NewHistogram(histogram("pdnode_loop_step_seconds", "Time the decision loop took for one command.", stepBuckets)),
 		commit:       prometheus.NewHistogram(histogram("pdnode_log_commit_seconds", "Time from an append that must be durable to its being durable; one append at a time is timed.", commitBuckets)),
-		armed:        map[uint64]uint64{},
-		quarantined:  map[uint64]uint64{},
+		waits:        newWaits(),
 	}
 	m.reg.MustRegister(m.released, m.abortRelease, m.opened, m.ended, m.aborts, m.acks, m.acksSent, m.fences,
 		m.chunkBytes.vec, m.rejected.vec, m.lateWrites, m.pageChecks, m.unsafe, m.violations, m.step, m.commit)
@@ -157,31 +154,33 @@ func word(e enum) string {
 	return "unknown"
 }
 
-// restore takes an event of an earlier life: what it left waiting is waited for
-// since then. It counts nothing.
-func (m *metrics) restore(e *events.Event) {
-	if m != nil {
-		m.since(e)
-	}
+// waits holds the instants (deadline clock, ms) since when rooms wait, by
+// room_seq. It is a fold of the log: what an earlier life left waiting is
+// waited for since then.
+type waits struct {
+	armed       map[uint64]uint64
+	quarantined map[uint64]uint64
 }
 
-// since keeps the instants of armed and quarantined rooms. It gives the time
-// from arming to release when e is the release of an armed room.
-func (m *metrics) since(e *events.Event) (waited time.Duration, ok bool) {
+func newWaits() waits { return waits{armed: map[uint64]uint64{}, quarantined: map[uint64]uint64{}} }
+
+// note takes one event. It gives the time from arming to release when e is the
+// release of an armed room.
+func (w waits) note(e *events.Event) (waited time.Duration, ok bool) {
 	at := deadlineClock(e)
 	switch e.Payload.(type) {
 	case *events.Event_AbortArmed:
-		if _, again := m.armed[e.RoomSeq]; !again {
-			m.armed[e.RoomSeq] = at
+		if _, again := w.armed[e.RoomSeq]; !again {
+			w.armed[e.RoomSeq] = at
 		}
 	case *events.Event_Quarantined:
-		if _, again := m.quarantined[e.RoomSeq]; !again {
-			m.quarantined[e.RoomSeq] = at
+		if _, again := w.quarantined[e.RoomSeq]; !again {
+			w.quarantined[e.RoomSeq] = at
 		}
 	case *events.Event_Released:
-		from, was := m.armed[e.RoomSeq]
-		delete(m.armed, e.RoomSeq)
-		delete(m.quarantined, e.RoomSeq)
+		from, was := w.armed[e.RoomSeq]
+		delete(w.armed, e.RoomSeq)
+		delete(w.quarantined, e.RoomSeq)
 		if was {
 			return time.Duration(at-min(from, at)) * time.Millisecond, true //nolint:gosec // milliseconds of one life
 		}
@@ -200,7 +199,7 @@ func (m *metrics) observe(evs []*events.Event) {
 }
 
 func (m *metrics) event(e *events.Event) {
-	waited, afterAbort := m.since(e)
+	waited, afterAbort := m.waits.note(e)
 	switch p := e.Payload.(type) {
 	case *events.Event_RoomOpened:
 		m.opened.Inc()

@@ -74,12 +74,12 @@ func (m *metrics) take(mc *projector.Machine, pages int, now uint64) *snapshot {
 		s.pages = states(pageStates)
 		s.pages["quarantined"] = pages
 	} else {
-		delete(m.quarantined, 0) // the past's own entry: it belongs to no room
+		delete(m.waits.quarantined, 0) // the past's own entry: it belongs to no room
 	}
 	for _, p := range mc.PeerViews() {
 		s.peers[p.State]++
 	}
-	for _, at := range m.quarantined {
+	for _, at := range m.waits.quarantined {
 		s.oldest = max(s.oldest, time.Duration(now-min(at, now))*time.Millisecond) //nolint:gosec // milliseconds
 	}
 	return s

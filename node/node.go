@@ -68,7 +68,11 @@ type Node struct {
 	engines      engineClock
 	dropped      sealSet // decode: rooms that ended before they were published
 
-	lost       bool            // the log lost its end before this life
+	fold       *fold           // of the log, between openLog and rebuild
+	rolled     chan struct{}   // a segment was sealed
+	logOver    bool            // of keepSnapshots: the log is above its cap
+	oldestRoom uint64          // of keepSnapshots: Machine.OldestRoom at the newest snapshot
+	lost       bool            // the log lost its end, or its beginning, before this life
 	life       context.Context // ends with the node
 	cancel     context.CancelFunc
 	halt       chan struct{} // closed: receivers end
@@ -85,7 +89,7 @@ type Node struct {
 	err error // valid when done is closed
 }
 
-// Start runs a node: it opens the log, rebuilds the state from all of it,
+// Start runs a node: it opens the log, rebuilds the state from it,
 // begins a new life, and serves. ctx bounds the starting alone. A log that
 // another process has open gives store.ErrLocked.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
@@ -98,7 +102,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
 	n := &Node{
 		cfg: cfg, log: log.With("node", cfg.Node), began: time.Now(),
 		shapes: newShapes(cfg.Ranks), memory: newMemoryTable(cfg.Ranks), hub: newHub(), metrics: newMetrics(),
-		halt: make(chan struct{}), done: make(chan struct{}),
+		halt: make(chan struct{}), done: make(chan struct{}), rolled: make(chan struct{}, 1),
 	}
 	n.life, n.cancel = context.WithCancel(context.Background())
 	if err := n.open(ctx); err != nil {
@@ -122,10 +126,10 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.out = newOutbox(0, n.perform)
 	n.out.drop = func(roomSeq uint64) { n.dropped.add(rdma.Tag(roomSeq)) }
-	if err := n.openLog(ctx); err != nil {
+	if err := n.bind(); err != nil { // the log is folded for ranks that have their addresses
 		return err
 	}
-	if err := n.bind(); err != nil {
+	if err := n.openLog(ctx); err != nil {
 		return err
 	}
 	if err := n.openPlanes(ctx); err != nil {
@@ -152,10 +156,56 @@ func randomBoot() (uint64, error) {
 	}
 }
 
+// openLog opens the log and folds it: a snapshot that rests on it, and what
+// came after. Segments that the snapshot stands for are checked by their ends.
 func (n *Node) openLog(ctx context.Context) error {
-	l, rec, err := store.Open(ctx, n.cfg.LogDir(), store.Options{
-		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.onDurable, Socket: n.cfg.SocketPath(), Logger: n.log, Salvage: true,
-	})
+	f, snap := n.usableSnapshot()
+	if err := n.openStore(ctx, snap); err != nil {
+		return err
+	}
+	if snap != nil {
+		if err := n.store.Fits(snap); err != nil {
+			n.log.Error("snapshot is ignored: the start reads more of the log", "dir", n.cfg.LogDir(), "err", err)
+			snap = nil
+			l := n.store
+			n.store = nil
+			if err := l.Close(); err != nil {
+				return err
+			}
+			if err := n.openStore(ctx, nil); err != nil { // this time all of it is verified
+				return err
+			}
+		}
+	}
+	after := n.store.First() - 1
+	switch {
+	case snap != nil:
+		after = snap.Seq
+	case after > 0:
+		n.lost = true
+		n.log.Error("the log's beginning was let go and no snapshot can be used: the past is unknown", "first_seq", n.store.First())
+		fallthrough
+	default:
+		f = newFold(n.projectorConfig())
+	}
+	if _, err := n.foldRange(ctx, f, after, n.store.Durable()); err != nil {
+		return err
+	}
+	n.fold = f
+	n.log.Debug("log is folded", "from", after+1, "to", n.store.Durable(), "took", time.Since(n.began))
+	return nil
+}
+
+// openStore opens the log's files; snap stands for what is before it.
+func (n *Node) openStore(ctx context.Context, snap *store.Snapshot) error {
+	opts := store.Options{
+		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.onDurable, OnRoll: n.onRoll, Socket: n.cfg.SocketPath(), Logger: n.log, Salvage: true,
+		SegmentBytes: n.cfg.Log.SegmentBytes,
+	}
+	if snap != nil {
+		opts.TrustBelow = snap.Seq + 1
+	}
+	l, rec, err := store.Open(ctx, n.cfg.LogDir(), opts)
 	if err != nil {
 		return errors.Wrapf(err, "open log %s", n.cfg.LogDir())
 	}
@@ -208,35 +258,20 @@ func (n *Node) rankAddress(rank int) string {
 	return n.addresses[rank]
 }
 
-// rebuild folds the whole log and begins this life. The loop does not run yet.
+// rebuild begins this life on what the log was folded to. The loop does not run
+// yet.
 func (n *Node) rebuild(unknown []string) error {
-	m := projector.New(n.projectorConfig())
-	var last uint64
-	foreign := map[uint64]foreignLease{}
-	const page = 4096
-	for from := max(n.store.First(), 1); from <= n.store.Durable(); {
-		evs, err := n.store.ReadFrom(from, page)
-		if err != nil {
-			return errors.Wrapf(err, "read log from record %d", from)
-		}
-		if len(evs) == 0 {
-			return errors.Newf("read log from record %d: nothing there, the log ends at %d", from, n.store.Durable())
-		}
-		for _, e := range evs {
-			m.Apply(e)
-			last = max(last, deadlineClock(e))
-			n.metrics.restore(e)
-			noteForeign(foreign, e)
-		}
-		from = evs[len(evs)-1].Seq + 1
-	}
+	f := n.fold
+	n.fold = nil
+	n.metrics.waits = f.waits
 	if n.receive != nil {
-		for id, f := range foreign {
-			n.receive.foreign(id, f.room, f.seq)
+		for id, l := range f.foreign {
+			n.receive.foreign(id, l.Room, l.Seq)
 		}
 	}
+	m := f.m
 	n.loop = &loop{
-		m: m, log: n.store, clock: startClock(last), out: n.out, seq: n.store.Appended(),
+		m: m, log: n.store, clock: startClock(f.clock), out: n.out, seq: n.store.Appended(),
 		fail: n.fail, stats: n.metrics, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	id := n.store.LogID()
@@ -262,25 +297,6 @@ func (n *Node) rebuild(unknown []string) error {
 	n.loop.flush(&b)
 	n.logSince = m.LogSince()
 	return nil
-}
-
-type foreignLease struct{ room, seq uint64 }
-
-// noteForeign follows publishes to peers that are not pdlog, of all lives: no
-// lease was granted for them, so none of them can be fenced by us.
-func noteForeign(open map[uint64]foreignLease, e *events.Event) {
-	switch p := e.Payload.(type) {
-	case *events.Event_PublishStarted:
-		if s := p.PublishStarted; !s.Pdlog && !s.Dummy {
-			open[s.Lease] = foreignLease{room: e.Room, seq: e.RoomSeq}
-		}
-	case *events.Event_Released:
-		for id, f := range open {
-			if f.seq == e.RoomSeq {
-				delete(open, id)
-			}
-		}
-	}
 }
 
 func (n *Node) projectorConfig() projector.Config {

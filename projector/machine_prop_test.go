@@ -113,6 +113,7 @@ func drive(t *rapid.T, cfg Config, draw func(*rapid.T) Command) {
 	if d := cmp.Diff(m.st, fold(cfg, log).st, ignoreVolatile); d != "" {
 		t.Fatalf("live state (-) and the fold of its log (+) differ:\n%s", d)
 	}
+	checkSnapshot(t, cfg, log)
 }
 
 func fold(cfg Config, log []*events.Event) *Machine {

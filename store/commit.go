@@ -181,5 +181,8 @@ func (l *Log) roll() error {
 	case l.needSpare <- struct{}{}:
 	default:
 	}
+	if l.opts.OnRoll != nil {
+		l.opts.OnRoll()
+	}
 	return nil
 }

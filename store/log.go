@@ -49,6 +49,9 @@ type Options struct {
 	// OnDurable is called on the committer with each new durable sequence. It
 	// must not block and must not call Wait, Sync or Close.
 	OnDurable func(seq uint64)
+	// OnRoll is called on the committer when a segment has been sealed and the
+	// next one begun (Sealed). It must not block.
+	OnRoll func()
 	// Socket is written into the lock file, for whoever finds the log in use.
 	Socket string
 	Logger *slog.Logger
@@ -106,7 +109,10 @@ type Log struct {
 
 	wake chan struct{} // to the committer
 
-	snapMu   sync.Mutex // the snapshot files
+	snapMu     sync.Mutex // the snapshot files
+	snaps      []uint64   // of those that fit, once they are known
+	snapsKnown bool
+
 	retainMu sync.Mutex // one Retain at a time
 	segMu    sync.RWMutex
 	segs     []*segment // the last one is the active one

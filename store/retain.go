@@ -2,6 +2,7 @@ package store
 
 import (
 	"os"
+	"slices"
 
 	"github.com/cockroachdb/errors"
 )
@@ -20,18 +21,15 @@ type Retained struct {
 }
 
 // Retain unlinks whole sealed segments, oldest first: those whose events are
-// all below below (what mirror, readers and age still need) and in the newest
-// snapshot; and, while the segments are together above maxBytes (0 = no cap),
-// those in the snapshot alone (store.md 6.8, cases.md C-73, C-82). The active
-// segment and events that no snapshot holds stay, whatever the cap.
+// all below below (what mirror, readers and age still need) and in both of the
+// snapshots that are kept; and, while the segments are together above maxBytes
+// (0 = no cap), those in the snapshots alone (store.md 6.8, cases.md C-73, C-82).
+// The active segment and events that the snapshots do not hold stay, whatever
+// the cap.
 func (l *Log) Retain(below uint64, maxBytes int64) (Retained, error) {
-	snap, err := l.LatestSnapshot()
+	held, err := l.held()
 	if err != nil {
 		return Retained{}, err
-	}
-	var held uint64 // sequences up to here are in the snapshot
-	if snap != nil {
-		held = snap.Seq
 	}
 	l.retainMu.Lock()
 	defer l.retainMu.Unlock()
@@ -69,6 +67,31 @@ func (l *Log) Retain(below uint64, maxBytes int64) (Retained, error) {
 		out.Removed++
 		out.Bytes -= size
 	}
+}
+
+// Sealed is the last sequence before the active segment: everything up to it
+// is in files that do not change any more. One below First if there is none.
+func (l *Log) Sealed() uint64 {
+	l.segMu.RLock()
+	defer l.segMu.RUnlock()
+	return l.segs[len(l.segs)-1].first - 1
+}
+
+// OlderThan is the first sequence of the segment that hlc falls in: everything
+// below it has an hlc below that. It looks at the first frame of each segment.
+func (l *Log) OlderThan(hlc uint64) (seq uint64, err error) {
+	l.segMu.RLock()
+	segs := slices.Clone(l.segs)
+	l.segMu.RUnlock()
+	seq = segs[0].first
+	for _, s := range segs[1:] {
+		frames, err := l.ReadFrames(s.first, 1)
+		if err != nil || len(frames) == 0 || frames[0].Info.FirstHLC > hlc {
+			return seq, err
+		}
+		seq = s.first
+	}
+	return seq, nil
 }
 
 // dropOldest unlinks the oldest segment. Each name goes durably before the

@@ -105,6 +105,12 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	if err := l.WriteSnapshot(snap, chainOf(t, l, snap), []byte("state")); err != nil {
 		t.Fatal(err)
 	}
+	if r := retain(src.seq+1, 1); r.Removed != 0 || !r.Over {
+		t.Errorf("with one snapshot: %+v", r)
+	}
+	if err := l.WriteSnapshot(src.seq, chainOf(t, l, src.seq), []byte("newer")); err != nil {
+		t.Fatal(err)
+	}
 	if r := retain(segs[1].first, 0); r.Removed != 1 || r.FirstSeq != segs[1].first || r.HoleTo != 0 || r.Over {
 		t.Errorf("below the second segment: %+v", r)
 	}
@@ -127,8 +133,17 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	if rec.FirstSeq != segs[4].first || rec.LastSeq != src.seq || rec.LostFrom != 0 {
 		t.Errorf("reopened: %+v", rec)
 	}
+	// The newest one is damaged: the one before it has its tail.
+	newest := mustRead(t, snapshotPath(dir, src.seq))
+	newest[len(newest)/2] ^= 1
+	if err := os.WriteFile(snapshotPath(dir, src.seq), newest, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	if s, err := l.LatestSnapshot(); err != nil || s == nil || s.Seq != snap {
 		t.Errorf("snapshot: %+v, %v", s, err)
+	}
+	if _, err := l.ReadFrames(snap+1, 1); err != nil {
+		t.Errorf("what is behind the older snapshot: %v", err)
 	}
 	mustClose(t, l)
 
@@ -153,8 +168,10 @@ func TestReaderBehindRetentionIsToldSo(t *testing.T) {
 		mustAppend(t, l, src.next(500), events.Sync)
 		mustSync(t, l)
 	}
-	if err := l.WriteSnapshot(src.seq, chainOf(t, l, src.seq), nil); err != nil {
-		t.Fatal(err)
+	for _, seq := range []uint64{src.seq - 1, src.seq} {
+		if err := l.WriteSnapshot(seq, chainOf(t, l, seq), nil); err != nil {
+			t.Fatal(err)
+		}
 	}
 	errs := make(chan error, 4)
 	for range 4 {
@@ -223,8 +240,13 @@ func TestBackupOfALiveLogIsALog(t *testing.T) {
 		t.Errorf("backup: %+v, at least up to %d", info, at)
 	}
 	mustReadDir(t, to, info.LastSeq)
-	if snaps, err := DirSnapshots(to); err != nil || len(snaps) != 1 || snaps[0].Seq != 3000 {
-		t.Errorf("snapshots: %v, %v", snaps, err)
+	for s, err := range DirSnapshots(to) {
+		if err != nil || s.Seq != 3000 {
+			t.Errorf("snapshot: %+v, %v", s, err)
+		}
+	}
+	if seqs, err := listSnapshots(to); err != nil || len(seqs) != 1 {
+		t.Errorf("snapshots: %v, %v", seqs, err)
 	}
 	if _, err := l.BackupTo(context.Background(), to); err == nil {
 		t.Error("a backup over another one")

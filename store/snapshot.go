@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -91,7 +92,40 @@ func (l *Log) WriteSnapshot(seq uint64, chain uint32, data []byte) error {
 			return err
 		}
 	}
+	if l.snapsKnown {
+		l.snaps = slices.Insert(slices.DeleteFunc(l.snaps, func(s uint64) bool { return s == seq }), 0, seq)
+		l.snaps = l.snaps[:min(len(l.snaps), snapshotsKept)]
+	}
 	return nil
+}
+
+// held is the sequence up to which events are in every one of the snapshots
+// kept: should the newest turn out damaged, the one before it still has its
+// tail. 0 while there are not two that fit.
+func (l *Log) held() (uint64, error) {
+	l.snapMu.Lock()
+	defer l.snapMu.Unlock()
+	if !l.snapsKnown {
+		l.snaps = l.snaps[:0]
+		for s, err := range DirSnapshots(l.dir) {
+			if err == nil {
+				err = l.Fits(s)
+			}
+			switch {
+			case err == nil:
+				l.snaps = append(l.snaps, s.Seq)
+			case errors.IsAny(err, ErrCorrupt, ErrSnapshot):
+				l.log.Error("snapshot is ignored", "dir", l.dir, "err", err)
+			default:
+				return 0, err
+			}
+		}
+		l.snapsKnown = true
+	}
+	if len(l.snaps) < snapshotsKept {
+		return 0, nil
+	}
+	return slices.Min(l.snaps), nil
 }
 
 // LatestSnapshot is the newest snapshot that reads well and rests on this log;
@@ -100,43 +134,46 @@ func (l *Log) WriteSnapshot(seq uint64, chain uint32, data []byte) error {
 func (l *Log) LatestSnapshot() (*Snapshot, error) {
 	l.snapMu.Lock()
 	defer l.snapMu.Unlock()
-	seqs, err := listSnapshots(l.dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, seq := range seqs {
-		s, err := readSnapshot(l.dir, seq)
+	for s, err := range DirSnapshots(l.dir) {
 		if err == nil {
-			err = l.fits(s.Seq, s.Chain)
+			if err = l.Fits(s); err == nil {
+				return s, nil
+			}
 		}
-		if err == nil {
-			return s, nil
+		if !errors.IsAny(err, ErrCorrupt, ErrSnapshot) {
+			return nil, err
 		}
-		l.log.Error("snapshot is ignored", "file", snapshotPath(l.dir, seq), "err", err)
+		l.log.Error("snapshot is ignored", "dir", l.dir, "err", err)
 	}
 	return nil, nil
 }
 
-// DirSnapshots gives the snapshots of a log that is not open, newest first;
-// those that do not read well are left out.
-func DirSnapshots(dir string) ([]*Snapshot, error) {
-	seqs, err := listSnapshots(dir)
-	if err != nil {
-		return nil, err
-	}
-	var all []*Snapshot
-	for _, seq := range seqs {
-		s, err := readSnapshot(dir, seq)
-		if errors.Is(err, ErrCorrupt) || errors.Is(err, os.ErrNotExist) {
-			continue
-		}
+// DirSnapshots reads the snapshots in the directory of a log, newest first. One
+// that does not read well comes as an error that names it (a *CorruptError, or
+// of the file system), and does not end the sequence. Whether a snapshot rests
+// on the log, Log.Fits says.
+func DirSnapshots(dir string) iter.Seq2[*Snapshot, error] {
+	return func(yield func(*Snapshot, error) bool) {
+		seqs, err := listSnapshots(dir)
 		if err != nil {
-			return nil, err
+			yield(nil, err)
+			return
 		}
-		all = append(all, s)
+		for _, seq := range seqs {
+			s, err := readSnapshot(dir, seq)
+			if errors.Is(err, os.ErrNotExist) {
+				continue // a newer one took its place meanwhile
+			}
+			if !yield(s, err) {
+				return
+			}
+		}
 	}
-	return all, nil
 }
+
+// Fits says whether the log has the record that the snapshot is of, with its
+// chain; else it is an ErrSnapshot.
+func (l *Log) Fits(s *Snapshot) error { return l.fits(s.Seq, s.Chain) }
 
 func readSnapshot(dir string, seq uint64) (*Snapshot, error) {
 	path := snapshotPath(dir, seq)

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -62,8 +63,20 @@ func TestFoldOfTheLogIsTheLiveState(t *testing.T) {
 				continue
 			}
 			m := projector.New(n.config())
-			for _, e := range n.disk {
+			from := projector.New(n.config()) // a snapshot half way, and the rest
+			for i, e := range n.disk {
+				if i == len(n.disk)/2 {
+					if err := from.Restore(m.Snapshot()); err != nil {
+						t.Fatalf("%s: %s: %v", filepath.Base(f), name, err)
+					}
+				}
 				m.Apply(e)
+				if i >= len(n.disk)/2 {
+					from.Apply(e)
+				}
+			}
+			if !bytes.Equal(from.Snapshot(), m.Snapshot()) {
+				t.Errorf("%s: %s: snapshot and tail come to another state than the whole log", filepath.Base(f), name)
 			}
 			if n.up {
 				if d := cmp.Diff(n.m.State(), m.State(), opts); d != "" {
