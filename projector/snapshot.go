@@ -157,9 +157,15 @@ func (c *coder) pool(st *State) {
 		}
 	}
 	walk(len(st.Pages), func(i int) slot { return slot{uint64(i), st.Pages[i].owner, st.Pages[i].index} }, //nolint:gosec // an index
-		func(s slot) { st.Pages[s.at] = PageSlot{owner: s.owner, index: s.index} })
+		func(s slot) {
+			st.Pages[s.at] = PageSlot{owner: s.owner, index: s.index}
+			st.free.remove(int(s.at)) //nolint:gosec // an index
+		})
 	walk(len(st.Aux), func(i int) slot { return slot{at: uint64(i), owner: st.Aux[i]} }, //nolint:gosec // an index
-		func(s slot) { st.Aux[s.at] = s.owner })
+		func(s slot) {
+			st.Aux[s.at] = s.owner
+			st.auxFree.remove(int(s.at)) //nolint:gosec // an index
+		})
 }
 
 // room leaves out timer, which is of one life.
