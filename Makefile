@@ -14,8 +14,9 @@ GOLANGCI_VERSION := v2.15.0
 PROTOC_GEN_GO    := v1.36.12
 PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
+BUF_VERSION      := v1.75.0
 
-.PHONY: all build demo test test-short lint check-generated generate bench bench-rdma bench-store crash fuzz test-browser test-rxe clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store crash fuzz test-browser test-rxe clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -47,6 +48,10 @@ $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION):
 	GOBIN=$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv $(TOOLS)/golangci-lint $@
 
+$(TOOLS)/buf-$(BUF_VERSION): # some minutes, once
+	GOBIN=$(TOOLS) $(GO) install github.com/bufbuild/buf/cmd/buf@$(BUF_VERSION)
+	mv $(TOOLS)/buf $@
+
 # ---- build and run
 
 build: deps ## bin/pdnode and bin/pdreplay
@@ -76,8 +81,13 @@ fuzz: deps ## every fuzz target, FUZZTIME each
 		done; \
 	done
 
-lint: deps $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) check-generated ## golangci-lint, and that generated code is current
+lint: deps $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) check-generated lint-proto ## golangci-lint, and that generated code is current
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run ./...
+
+# buf lint, and buf breaking against what has been released (buf.yaml).
+lint-proto: $(TOOLS)/buf-$(BUF_VERSION) ## the .proto files, and that none of them breaks a reader
+	$< lint
+	$< breaking --against test/schema/released.binpb
 
 # The pinned compiler is Debian's; its version stands in the generated headers.
 generate: deps-generate ## generate Go code from the .proto files

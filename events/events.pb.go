@@ -99,6 +99,7 @@ const (
 	AbortCause_ABORT_CAUSE_SUPERSEDED        AbortCause = 16 // a newer incarnation has the number
 	AbortCause_ABORT_CAUSE_BAD_CHUNK         AbortCause = 17 // a chunk named pages outside the room
 	AbortCause_ABORT_CAUSE_REFUSED           AbortCause = 18 // metadata that came too late, or while draining
+	AbortCause_ABORT_CAUSE_REQUEST_TIMEOUT   AbortCause = 19 // the request's own limit has passed
 )
 
 // Enum value maps for AbortCause.
@@ -123,6 +124,7 @@ var (
 		16: "ABORT_CAUSE_SUPERSEDED",
 		17: "ABORT_CAUSE_BAD_CHUNK",
 		18: "ABORT_CAUSE_REFUSED",
+		19: "ABORT_CAUSE_REQUEST_TIMEOUT",
 	}
 	AbortCause_value = map[string]int32{
 		"ABORT_CAUSE_UNSPECIFIED":       0,
@@ -144,6 +146,7 @@ var (
 		"ABORT_CAUSE_SUPERSEDED":        16,
 		"ABORT_CAUSE_BAD_CHUNK":         17,
 		"ABORT_CAUSE_REFUSED":           18,
+		"ABORT_CAUSE_REQUEST_TIMEOUT":   19,
 	}
 )
 
@@ -2688,6 +2691,7 @@ type RoomOpened struct {
 	RequestId     string                 `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"` // the engine's own id, a label
 	TraceId       string                 `protobuf:"bytes,4,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	ReserveOnly   bool                   `protobuf:"varint,5,opt,name=reserve_only,json=reserveOnly,proto3" json:"reserve_only,omitempty"` // publishes later
+	TimeoutMs     uint64                 `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`       // the request's own limit, from here to its outcome; 0 = none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2755,6 +2759,13 @@ func (x *RoomOpened) GetReserveOnly() bool {
 		return x.ReserveOnly
 	}
 	return false
+}
+
+func (x *RoomOpened) GetTimeoutMs() uint64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
 }
 
 type PagesReserved struct {
@@ -6276,7 +6287,7 @@ const file_events_proto_rawDesc = "" +
 	"\x04rank\x18\x01 \x01(\tR\x04rank\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x17\n" +
 	"\awire_id\x18\x03 \x01(\rR\x06wireId\x12\x14\n" +
-	"\x05dummy\x18\x04 \x01(\bR\x05dummy\"\xc1\x01\n" +
+	"\x05dummy\x18\x04 \x01(\bR\x05dummy\"\xe0\x01\n" +
 	"\n" +
 	"RoomOpened\x12)\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x15.pdlog.events.v1.RoleR\x04role\x12+\n" +
@@ -6284,7 +6295,9 @@ const file_events_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x03 \x01(\tR\trequestId\x12\x19\n" +
 	"\btrace_id\x18\x04 \x01(\tR\atraceId\x12!\n" +
-	"\freserve_only\x18\x05 \x01(\bR\vreserveOnly\"7\n" +
+	"\freserve_only\x18\x05 \x01(\bR\vreserveOnly\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x06 \x01(\x04R\ttimeoutMs\"7\n" +
 	"\rPagesReserved\x12\x14\n" +
 	"\x05pages\x18\x01 \x03(\rR\x05pages\x12\x10\n" +
 	"\x03aux\x18\x02 \x01(\rR\x03aux\"\xca\x02\n" +
@@ -6571,7 +6584,7 @@ const file_events_proto_rawDesc = "" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_PREFILL\x10\x01\x12\x0f\n" +
-	"\vROLE_DECODE\x10\x02*\xab\x04\n" +
+	"\vROLE_DECODE\x10\x02*\xcc\x04\n" +
 	"\n" +
 	"AbortCause\x12\x1b\n" +
 	"\x17ABORT_CAUSE_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -6593,7 +6606,8 @@ const file_events_proto_rawDesc = "" +
 	"\x13ABORT_CAUSE_RESTART\x10\x0f\x12\x1a\n" +
 	"\x16ABORT_CAUSE_SUPERSEDED\x10\x10\x12\x19\n" +
 	"\x15ABORT_CAUSE_BAD_CHUNK\x10\x11\x12\x17\n" +
-	"\x13ABORT_CAUSE_REFUSED\x10\x12*W\n" +
+	"\x13ABORT_CAUSE_REFUSED\x10\x12\x12\x1f\n" +
+	"\x1bABORT_CAUSE_REQUEST_TIMEOUT\x10\x13*W\n" +
 	"\x06Policy\x12\x16\n" +
 	"\x12POLICY_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPOLICY_FENCE\x10\x01\x12\x0f\n" +

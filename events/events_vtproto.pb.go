@@ -2284,6 +2284,11 @@ func (m *RoomOpened) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.TimeoutMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.TimeoutMs))
+		i--
+		dAtA[i] = 0x30
+	}
 	if m.ReserveOnly {
 		i--
 		if m.ReserveOnly {
@@ -6562,6 +6567,9 @@ func (m *RoomOpened) SizeVT() (n int) {
 	}
 	if m.ReserveOnly {
 		n += 2
+	}
+	if m.TimeoutMs != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.TimeoutMs))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -13065,6 +13073,25 @@ func (m *RoomOpened) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.ReserveOnly = bool(v != 0)
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field TimeoutMs", wireType)
+			}
+			m.TimeoutMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.TimeoutMs |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

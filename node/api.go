@@ -5,9 +5,12 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"net/http/pprof"
 	"time"
 
 	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
 	"github.com/cockroachdb/errors"
 
 	"github.com/pdlog/pdlog/node/enginepb"
@@ -25,17 +28,46 @@ var _ enginepb.EngineHandler = (*engine)(nil)
 // engineServer serves the engine API, health and the status page on the unix
 // socket. HTTP/2 comes without TLS there, for gRPC clients.
 func (n *Node) engineServer() *http.Server {
-	mux := http.NewServeMux()
-	mux.Handle(enginepb.NewEngineHandler(&engine{n: n}))
-	n.healthRoutes(mux)
-	mux.Handle("GET /metrics", n.metricsHandler())
 	var p http.Protocols
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: mux, Protocols: &p, ReadHeaderTimeout: 5 * time.Second,
+		Handler: n.engineHandler(), Protocols: &p, ReadHeaderTimeout: 5 * time.Second, ConnContext: withPassed,
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}
+}
+
+// engineHandler is everything that is served to an engine and to operators:
+// the API, gRPC's health and reflection services, probes, metrics, profiles.
+func (n *Node) engineHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle(enginepb.NewEngineHandler(&engine{n: n}, connect.WithReadMaxBytes(n.cfg.Limits.MessageBytes)))
+	mux.Handle(grpchealth.NewHandler(serving{n}))
+	services := grpcreflect.NewStaticReflector(enginepb.EngineName, grpchealth.HealthV1ServiceName)
+	mux.Handle(grpcreflect.NewHandlerV1(services))
+	mux.Handle(grpcreflect.NewHandlerV1Alpha(services))
+	n.healthRoutes(mux)
+	mux.Handle("GET /metrics", n.metricsHandler())
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	return mux
+}
+
+// serving answers gRPC's health service: the node as a whole ("") and the
+// engine API are in service while the node takes rooms.
+type serving struct{ n *Node }
+
+// Check implements grpchealth.Checker.
+func (s serving) Check(_ context.Context, req *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
+	if req.Service != "" && req.Service != enginepb.EngineName {
+		return nil, connect.NewError(connect.CodeNotFound, errors.Newf("service %q is not served here", req.Service))
+	}
+	if !s.n.status().Ready {
+		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil
+	}
+	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil
 }
 
 // do runs one command and answers with the room it was about.
@@ -58,6 +90,8 @@ func apiError(err error) error {
 			code = connect.CodeInvalidArgument
 		case "unknown_room":
 			code = connect.CodeNotFound
+		case "limit":
+			code = connect.CodeResourceExhausted
 		}
 		e := connect.NewError(code, no)
 		if d, derr := connect.NewErrorDetail(&enginepb.Refusal{Word: no.Word, Detail: no.Detail}); derr == nil {
@@ -99,6 +133,7 @@ func (e *engine) OpenReceive(ctx context.Context, req *connect.Request[enginepb.
 	}
 	open := projector.OpenRoom{
 		Room: q.Room, Pages: q.Pages, Aux: -1, Reserve: q.ReserveOnly, RequestID: q.RequestId, TraceID: q.TraceId,
+		Timeout: q.TimeoutMs,
 	}
 	if q.Aux != nil {
 		open.Aux = int(*q.Aux)
@@ -108,14 +143,17 @@ func (e *engine) OpenReceive(ctx context.Context, req *connect.Request[enginepb.
 		return nil, apiError(err)
 	}
 	var aux uint32
-	r, err := e.n.loop.ask(ctx, task{durable: true, build: func(m *projector.Machine) (projector.Command, *projector.Refusal) {
+	r, err := e.n.loop.ask(ctx, task{durable: true, build: func(m *projector.Machine) ([]projector.Command, *projector.Refusal) {
+		if !e.n.offered.Load() { // let go while this waited
+			return nil, &projector.Refusal{Word: "not_ready", Detail: "memory is not registered"}
+		}
 		if len(open.Pages) == 0 && q.Count > 0 {
 			var no *projector.Refusal
 			if open.Pages, no = e.n.freePages(m, int(q.Count)); no != nil {
 				return nil, no
 			}
 		}
-		return open, nil
+		return []projector.Command{open}, nil
 	}})
 	if err != nil {
 		return nil, apiError(err)
@@ -190,41 +228,11 @@ func (e *engine) OpenSend(ctx context.Context, req *connect.Request[enginepb.Ope
 	if err := roomNumber(q.Room); err != nil {
 		return nil, err
 	}
-	cmd := projector.AwaitRoom{Room: q.Room, RequestID: q.RequestId, TraceID: q.TraceId}
+	cmd := projector.AwaitRoom{Room: q.Room, RequestID: q.RequestId, TraceID: q.TraceId, Timeout: q.TimeoutMs}
 	for _, r := range q.Ranks {
 		cmd.Ranks = append(cmd.Ranks, projector.MakeRank(e.n.cfg.Node, int(r)))
 	}
 	return e.do(ctx, cmd)
-}
-
-// SendChunk posts a chunk. It is answered when it is decided: its write does
-// not wait for the disk either.
-func (e *engine) SendChunk(ctx context.Context, req *connect.Request[enginepb.SendChunkRequest]) (*connect.Response[enginepb.Done], error) {
-	q := req.Msg
-	if e.n.post == nil {
-		return nil, refuse("bad_request", "this is a decode node")
-	}
-	if int(q.Rank) >= e.n.cfg.Ranks {
-		return nil, refuse("bad_request", "rank %d of %d", q.Rank, e.n.cfg.Ranks)
-	}
-	cmd := projector.SendChunk{
-		Room: q.Room, RoomSeq: q.RoomSeq, Rank: projector.MakeRank(e.n.cfg.Node, int(q.Rank)), Chunk: q.Chunk,
-		Pages: q.Pages, First: q.First, Count: q.Count, SourcePages: q.SourcePages, Last: q.Last,
-	}
-	for _, to := range q.To {
-		cmd.To = append(cmd.To, projector.RankID(to))
-	}
-	if m := e.n.memory.rank(int(q.Rank)); m != nil {
-		cmd.Bytes = uint64(max(len(q.Pages), int(q.Count))) * m.pageBytes
-	}
-	if q.Last {
-		e.n.post.sourceAux(q.Room, int(q.Rank), q.SourceAux)
-	}
-	r, err := e.n.loop.ask(ctx, task{cmd: cmd})
-	if err != nil {
-		return nil, apiError(err)
-	}
-	return connect.NewResponse(&enginepb.Done{RoomSeq: r.RoomSeq}), nil
 }
 
 // Clear forgets a room on prefill.
@@ -322,60 +330,4 @@ func (e *engine) Fence(ctx context.Context, req *connect.Request[enginepb.FenceR
 		}
 	}
 	return connect.NewResponse(&enginepb.FenceResponse{Rooms: fenced}), nil
-}
-
-// Watch streams what the node tells its engine.
-func (e *engine) Watch(ctx context.Context, _ *connect.Request[enginepb.WatchRequest], stream *connect.ServerStream[enginepb.Notice]) error {
-	s := &subscriber{ch: make(chan *enginepb.Notice, watchBuffer)}
-	n := e.n
-	n.engineCame()
-	// The past is taken in the loop and given in the outbox, behind everything
-	// it rests on.
-	err := n.loop.submit(task{look: func(m *projector.Machine, seq uint64) {
-		past := pastOf(m)
-		n.out.call(seq, func() {
-			if n.engineWrites != nil {
-				past = append(past, n.engineWrites.again()...)
-			}
-			n.hub.join(s, past)
-		})
-	}})
-	if err != nil {
-		return apiError(err)
-	}
-	defer n.hub.leave(s)
-	// An answer that has begun tells the client that it is connected.
-	stream.ResponseHeader().Set("Pdlog-Node", n.cfg.Node)
-	for {
-		select {
-		case m, ok := <-s.ch:
-			if !ok {
-				return connect.NewError(connect.CodeUnavailable, errors.New("the stream has ended: watch again"))
-			}
-			if err := stream.Send(m); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-n.loop.done:
-			return e.rest(s, stream)
-		}
-	}
-}
-
-// rest sends what a stream was told before the node ended.
-func (e *engine) rest(s *subscriber, stream *connect.ServerStream[enginepb.Notice]) error {
-	for {
-		select {
-		case m, ok := <-s.ch:
-			if !ok {
-				return nil
-			}
-			if err := stream.Send(m); err != nil {
-				return err
-			}
-		case <-e.n.life.Done():
-			return nil
-		}
-	}
 }

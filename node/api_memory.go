@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"os"
 
 	"connectrpc.com/connect"
@@ -19,20 +20,35 @@ func (e *engine) RegisterMemory(ctx context.Context, req *connect.Request[engine
 		path: q.Path, pageOffset: q.Offset, pageBytes: q.PageBytes, pages: q.Pages,
 		auxOffset: q.AuxOffset, auxBytes: q.AuxBytes, auxRows: q.AuxRows,
 	}
-	if err := l.check(); err != nil {
-		return nil, refuse("bad_request", "memory of rank %d: %v", q.Rank, err)
+	var f *os.File
+	if q.PassedFd {
+		var err error
+		if f, err = passedFile(ctx); err != nil {
+			return nil, refuse("bad_request", "memory of rank %d: %v", q.Rank, err)
+		}
 	}
-	if err := e.n.registerMemory(ctx, int(q.Rank), l); err != nil {
+	if err := e.n.checkMemory(int(q.Rank), &l, q.Kind); err != nil {
+		if f != nil {
+			_ = f.Close()
+		}
+		return nil, apiError(err)
+	}
+	if err := e.n.registerMemory(ctx, int(q.Rank), l, f); err != nil {
 		return nil, apiError(err)
 	}
 	return connect.NewResponse(&enginepb.RegisterMemoryResponse{Ready: e.n.memory.ready()}), nil
 }
 
-func (n *Node) registerMemory(ctx context.Context, rank int, l layout) error {
-	no := func(format string, args ...any) error {
-		return &projector.Refusal{Word: "bad_request", Detail: errors.Newf(format, args...).Error()}
-	}
+func badMemory(rank int, format string, args ...any) error {
+	return &projector.Refusal{Word: "bad_request", Detail: fmt.Sprintf("memory of rank %d: ", rank) + errors.Newf(format, args...).Error()}
+}
+
+// checkMemory says what is wrong with a layout.
+func (n *Node) checkMemory(rank int, l *layout, kind enginepb.MemoryKind) error {
+	no := func(format string, args ...any) error { return badMemory(rank, format, args...) }
 	switch {
+	case kind == enginepb.MemoryKind_MEMORY_KIND_DMABUF:
+		return no("provider %s cannot register a dma-buf: register a file that it can map", n.cfg.providerName())
 	case rank >= n.cfg.Ranks:
 		return no("rank %d of %d", rank, n.cfg.Ranks)
 	case n.cfg.Role == "decode" && l.pages < uint64(n.cfg.Pages): //nolint:gosec // positive
@@ -42,12 +58,22 @@ func (n *Node) registerMemory(ctx context.Context, rank int, l layout) error {
 	case n.cfg.Role == "decode" && l.auxRows < uint64(n.auxRows()): //nolint:gosec // positive
 		return no("%d aux rows, configured are %d", l.auxRows, n.auxRows())
 	}
+	if err := l.check(); err != nil {
+		return no("%v", err)
+	}
+	return nil
+}
+
+// registerMemory maps and registers a rank's memory, from its path or from f,
+// which it takes over.
+func (n *Node) registerMemory(ctx context.Context, rank int, l layout, f *os.File) error {
 	n.memoryMu.Lock() // one registration at a time
 	defer n.memoryMu.Unlock()
+	n.engines.kept()
 	old := n.memory.rank(rank)
-	m, err := mapMemory(l)
+	m, err := mapMemory(l, f)
 	if err != nil {
-		return no("memory of rank %d: %v", rank, err)
+		return badMemory(rank, "%v", err)
 	}
 	if old != nil && old.layout == m.layout && os.SameFile(old.file, m.file) {
 		return errors.Wrap(m.unmap(), "unmap")

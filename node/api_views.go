@@ -23,6 +23,7 @@ func (n *Node) status() *enginepb.StatusResponse {
 		Node: n.cfg.Node, Role: n.cfg.Role, Boot: n.boot, Incarnation: n.store.Incarnation(), LogId: hex.EncodeToString(id[:]),
 		LogDir: n.cfg.LogDir(), Version: Version, Dialect: n.cfg.Dialect, Provider: n.cfg.providerName(),
 		ReleasePolicy: n.cfg.ReleasePolicy, Draining: n.draining.Load(), DurableSeq: n.store.Durable(),
+		Http: n.httpAddr, EngineListen: n.engineAddr, Engine: n.hub.watchers() > 0,
 		Bootstrap: n.bootAddr, RankAddresses: n.addresses, UptimeSeconds: time.Since(n.began).Seconds(),
 		Counters: map[string]uint64{
 			"effects_done":       n.effects.Load(),
@@ -89,7 +90,10 @@ func roomView(m *projector.Machine, v *projector.RoomView) *enginepb.RoomView {
 	out := &enginepb.RoomView{
 		Room: v.Room, RoomSeq: v.RoomSeq, State: v.State, Pages: v.Pages, Aux: v.Aux, Generation: v.Generation,
 		Cause: v.Cause, Reason: v.Reason, Basis: v.Basis, RequestId: v.RequestID, OpenedMs: v.OpenedAt,
-		Outstanding: uint64(v.Outstanding), //nolint:gosec // a count
+		Outstanding: uint64(v.Outstanding), DeadlineMs: v.Until, Fenced: v.Fenced, //nolint:gosec // a count
+	}
+	for _, r := range v.Missing {
+		out.Missing = append(out.Missing, string(r))
 	}
 	outcome := projector.OutcomeNone
 	if r := m.State().Rooms[v.RoomSeq]; r != nil {
@@ -148,7 +152,9 @@ func (e *engine) Room(_ context.Context, req *connect.Request[enginepb.RoomViewR
 	out := &enginepb.RoomsResponse{}
 	err := e.n.loop.see(func(m *projector.Machine, _ uint64) {
 		v := m.RoomView(req.Msg.Room)
-		out.Rooms = []*enginepb.RoomView{roomView(m, &v)}
+		room := roomView(m, &v)
+		room.WaitingChunks = e.n.gate.waiting(v.RoomSeq)
+		out.Rooms = []*enginepb.RoomView{room}
 	})
 	if err != nil {
 		return nil, apiError(err)

@@ -20,7 +20,7 @@ type stranger struct {
 
 func newStranger(t *testing.T, address string) *stranger {
 	t.Helper()
-	z, err := newZMQ()
+	z, err := newZMQ(1 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,10 @@ type Config struct {
 	Bootstrap string   `koanf:"bootstrap"` // prefill: host:port of the bootstrap server; port 0 = any
 	Peers     []string `koanf:"peers"`     // decode: bootstrap addresses of the prefill nodes
 	Socket    string   `koanf:"socket"`    // engine API; empty = data_dir/pdnode.sock
+	// Who may use the socket: its mode in octal, and the group it is given
+	// (empty = the process's own).
+	SocketMode  string `koanf:"socket_mode"`
+	SocketGroup string `koanf:"socket_group"`
 
 	PageSize int    `koanf:"page_size"`      // tokens a page
 	Pages    int    `koanf:"pages"`          // decode: pages of the pool, on each rank
@@ -66,6 +70,42 @@ type Config struct {
 	Log  LogConfig  `koanf:"log"`
 
 	Metrics MetricsConfig `koanf:"metrics"`
+	Engine  EngineConfig  `koanf:"engine"`
+	HTTP    HTTPConfig    `koanf:"http"`
+	Limits  LimitsConfig  `koanf:"limits"`
+}
+
+// TLSConfig names PEM files. They are read again when they change, so that
+// certificates can be renewed under a running node.
+type TLSConfig struct {
+	Cert     string `koanf:"cert"`
+	Key      string `koanf:"key"`
+	ClientCA string `koanf:"client_ca"` // who signs the clients' certificates; empty = they need none
+}
+
+// EngineConfig is the engine API on TCP, beside the socket: with mutual TLS
+// alone, for who may call it may move and free pages.
+type EngineConfig struct {
+	Listen string    `koanf:"listen"` // host:port; empty = not on TCP
+	TLS    TLSConfig `koanf:"tls"`
+}
+
+// HTTPConfig is the page for people, with the views, metrics and probes.
+type HTTPConfig struct {
+	Listen string    `koanf:"listen"` // host:port; port 0 = any; empty = none. Beyond this host it takes TLS
+	TLS    TLSConfig `koanf:"tls"`
+	// A file with the token that actions (drain, abort, fence, release) need;
+	// empty = the page can only be looked at.
+	TokenFile string `koanf:"token_file"`
+}
+
+// LimitsConfig bounds what others can make the node hold.
+type LimitsConfig struct {
+	Rooms        int `koanf:"rooms"`         // open at once
+	Peers        int `koanf:"peers"`         // prefill: decode endpoints registered
+	Chunks       int `koanf:"chunks"`        // prefill: waiting for a timeline
+	MessageBytes int `koanf:"message_bytes"` // of one call of the engine API
+	FrameBytes   int `koanf:"frame_bytes"`   // of one frame on the control sockets
 }
 
 // RDMAConfig is the data plane.
@@ -131,7 +171,11 @@ func DefaultConfig() Config {
 
 		DecodeAllocationPolicy: "early",
 
-		RDMA: RDMAConfig{Provider: "auto", FaultSeed: 1},
+		RDMA:       RDMAConfig{Provider: "auto", FaultSeed: 1},
+		SocketMode: "0660",
+		HTTP:       HTTPConfig{Listen: "127.0.0.1:0"},
+		Limits:     LimitsConfig{Rooms: 1 << 17, Peers: 1 << 14, Chunks: 1 << 16, MessageBytes: 4 << 20, FrameBytes: 64 << 20},
+
 		NATS: NATSConfig{Embedded: true, Host: "127.0.0.1", Port: 4222, Cluster: "default", Replicas: 1},
 		Log:  LogConfig{Level: "info", Format: "text", SegmentBytes: 64 << 20, MaxBytes: 16 << 30},
 	}
@@ -212,6 +256,11 @@ func (c *Config) Validate() error {
 		{"rdma.conns", c.RDMA.Conns, 0, 64},
 		{"nats.port", c.NATS.Port, -1, 65535},
 		{"nats.replicas", c.NATS.Replicas, 1, 5},
+		{"limits.rooms", c.Limits.Rooms, 1, 1 << 24},
+		{"limits.peers", c.Limits.Peers, 1, 1 << 20},
+		{"limits.chunks", c.Limits.Chunks, 1, 1 << 24},
+		{"limits.message_bytes", c.Limits.MessageBytes, 1 << 10, 1 << 30},
+		{"limits.frame_bytes", c.Limits.FrameBytes, 1 << 12, 1 << 30},
 	} {
 		if n.have < n.lo || n.have > n.hi {
 			return badKey(n.key, "want %d to %d, have %d", n.lo, n.hi, n.have)
@@ -256,6 +305,9 @@ func (c *Config) Validate() error {
 		if _, _, err := net.SplitHostPort(m); err != nil {
 			return badKey("metrics.listen", "want host:port, have %q", m)
 		}
+	}
+	if err := c.validateServers(); err != nil {
+		return err
 	}
 	return c.validateRole()
 }

@@ -42,7 +42,13 @@ func (n *Node) perform(a projector.Action, seq uint64) {
 		if a.Kind == projector.TellSourceReleased {
 			n.post.ended(a.Room, n.cfg.Ranks)
 		}
+		if a.Kind == projector.TellFailed && n.post != nil {
+			n.dropChunks(a.RoomSeq)
+		}
 		n.hub.tell(notice(a, seq))
+		if a.Kind == projector.TellReleased || a.Kind == projector.TellSourceReleased {
+			n.roomLeft()
+		}
 	case projector.AskPast:
 		n.background.Go(func() { n.askPast(a.Node) })
 	case projector.FencePeer:

@@ -2,13 +2,8 @@ package node
 
 import (
 	"net/http"
-	"sync"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
-
-	"github.com/pdlog/pdlog/events"
-	"github.com/pdlog/pdlog/projector"
 )
 
 // probeRoutes serves what a supervisor asks.
@@ -40,59 +35,4 @@ func (n *Node) healthRoutes(mux *http.ServeMux) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(append(b, '\n'))
 	})
-}
-
-// engineClock runs while no engine watches, after one has.
-type engineClock struct {
-	mu    sync.Mutex
-	timer *time.Timer
-}
-
-// engineCame stops the clock.
-func (n *Node) engineCame() {
-	n.engines.mu.Lock()
-	defer n.engines.mu.Unlock()
-	if n.engines.timer != nil {
-		n.engines.timer.Stop()
-		n.engines.timer = nil
-	}
-}
-
-// engineGone starts it: an engine that does not come back in time has no use
-// for its rooms any more (events.md, terminal outcomes).
-func (n *Node) engineGone() {
-	n.engines.mu.Lock()
-	defer n.engines.mu.Unlock()
-	if n.engines.timer == nil && n.cfg.EngineTimeout > 0 && n.life.Err() == nil {
-		n.engines.timer = time.AfterFunc(n.cfg.EngineTimeout, n.engineLost)
-	}
-}
-
-// engineLost ends what the engine left: its open rooms are aborted, its ended
-// ones finished or cleared.
-func (n *Node) engineLost() {
-	if n.hub.watchers() > 0 || n.life.Err() != nil {
-		return
-	}
-	n.log.Warn("the engine has not come back", "after", n.cfg.EngineTimeout)
-	var cmds []projector.Command
-	err := n.loop.see(func(m *projector.Machine, _ uint64) {
-		for _, v := range m.RoomViews() {
-			prefill := m.State().PRooms[v.RoomSeq] != nil
-			switch {
-			case v.State == "succeeded" && !prefill:
-				cmds = append(cmds, projector.FinishRoom{Room: v.Room})
-			case prefill && (v.State == "succeeded" || v.State == "failed"):
-				cmds = append(cmds, projector.ClearRoom{Room: v.Room})
-			case v.State != "held" && v.State != "quarantined":
-				cmds = append(cmds, projector.AbortRoom{Room: v.Room, Reason: "the engine went away", Cause: events.AbortCause_ABORT_CAUSE_ENGINE_LOST})
-			}
-		}
-	})
-	if err != nil {
-		return
-	}
-	for _, c := range cmds {
-		n.loop.tell(c)
-	}
 }

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 
 	"github.com/pdlog/pdlog/events"
@@ -151,9 +153,32 @@ func notice(t projector.Tell, seq uint64) *enginepb.Notice {
 	return n
 }
 
-// pastOf is what a new stream is told of the rooms the node still holds.
-func pastOf(m *projector.Machine) []*enginepb.Notice {
+// releasesSince are the releases that an engine has not dealt with, which said
+// that it has with everything up to after; 0: it said nothing, and compares what
+// it holds with the rooms it is told of.
+func releasesSince(m *projector.Machine, after uint64) []*enginepb.Notice {
+	if after == 0 {
+		return nil
+	}
 	var out []*enginepb.Notice
+	for _, k := range m.State().Known {
+		v := &k.View
+		if v.State != "released" || v.ReleasedSeq <= after {
+			continue
+		}
+		out = append(out, &enginepb.Notice{
+			Kind: enginepb.Notice_KIND_RELEASED, Room: v.Room, RoomSeq: v.RoomSeq, Pages: v.Pages, Aux: v.Aux, Basis: v.Basis,
+			Unsafe: v.Unsafe, Cause: v.Cause, Reason: v.Reason, Resumed: true, Seq: v.ReleasedSeq,
+		})
+	}
+	slices.SortFunc(out, func(a, b *enginepb.Notice) int { return cmp.Compare(a.Seq, b.Seq) })
+	return out
+}
+
+// pastOf is what a new stream is told: the releases after a sequence, and the
+// rooms the node still holds.
+func pastOf(m *projector.Machine, after uint64) []*enginepb.Notice {
+	out := releasesSince(m, after)
 	st := m.State()
 	for _, v := range m.RoomViews() {
 		n := &enginepb.Notice{

@@ -43,7 +43,13 @@ func (n *Node) listen(ctx context.Context) error {
 	if err != nil {
 		return errors.Wrapf(err, "socket: listen on %s", path)
 	}
-	n.servers = append(n.servers, &server{http: n.engineServer(), ln: ln, name: "engine API"})
+	n.servers = append(n.servers, &server{http: n.engineServer(), ln: passingListener{ln.(*net.UnixListener)}, name: "engine API"}) //nolint:forcetypeassert,errcheck // of network unix
+	if err := n.cfg.permit(path); err != nil {
+		return err
+	}
+	if err := n.listenEngine(ctx); err != nil {
+		return err
+	}
 	if at := n.cfg.Metrics.Listen; at != "" {
 		ln, err := lc.Listen(ctx, "tcp", at)
 		if err != nil {
@@ -79,7 +85,11 @@ func (n *Node) serve() {
 	}
 	for _, s := range n.servers {
 		n.background.Go(func() {
-			if err := s.http.Serve(s.ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			serve := s.http.Serve
+			if s.http.TLSConfig != nil {
+				serve = func(ln net.Listener) error { return s.http.ServeTLS(ln, "", "") }
+			}
+			if err := serve(s.ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
 				n.log.Error("server ended", "server", s.name, "err", err)
 			}
 		})

@@ -21,8 +21,9 @@ var ErrStopped = errors.New("node has stopped")
 // task is one thing for the loop: a command, or a look at the machine.
 type task struct {
 	cmd projector.Command
-	// build makes the command from what the machine holds now, or refuses.
-	build func(*projector.Machine) (projector.Command, *projector.Refusal)
+	// build makes the commands from what the machine holds now (result gets the
+	// last one's outcome; none: there is nothing to decide), or refuses.
+	build func(*projector.Machine) ([]projector.Command, *projector.Refusal)
 	// look reads the machine. It must neither wait nor keep references.
 	look func(m *projector.Machine, seq uint64)
 	// result gets the outcome of a command: at once, or (durable) when the
@@ -175,12 +176,16 @@ func (l *loop) step(b *batch, t task) {
 	case t.look != nil:
 		t.look(l.m, l.seq)
 	case t.build != nil:
-		cmd, no := t.build(l.m)
-		if no != nil {
+		cmds, no := t.build(l.m)
+		if no != nil || len(cmds) == 0 {
 			b.steps = append(b.steps, step{result: t.result, res: projector.Result{Refused: no}})
 			return
 		}
-		l.decide(b, cmd, t.result, t.durable)
+		last := len(cmds) - 1
+		for _, c := range cmds[:last] {
+			l.decide(b, c, nil, false)
+		}
+		l.decide(b, cmds[last], t.result, t.durable)
 	default:
 		l.decide(b, t.cmd, t.result, t.durable)
 	}

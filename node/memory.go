@@ -29,8 +29,6 @@ const maxBuffer = 1 << 46 // bytes of one rank's memory; keeps every sum below 2
 
 func (l *layout) check() error {
 	switch {
-	case l.path == "":
-		return errors.New("path is empty")
 	case l.pageBytes == 0 || l.pages == 0:
 		return errors.New("page_bytes and pages must not be 0")
 	case l.pageBytes > maxBuffer/l.pages:
@@ -62,15 +60,19 @@ type rankMemory struct {
 	kvRegion, auxRegion rdma.Region
 }
 
-// mapMemory maps the file shared. The file must be long enough: a touch behind
-// its end would be a SIGBUS.
-func mapMemory(l layout) (*rankMemory, error) {
-	if err := l.check(); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(l.path, os.O_RDWR, 0)
-	if err != nil {
-		return nil, errors.Wrap(err, "open shared memory")
+// mapMemory maps the file at the layout's path, or the one given, shared; it
+// takes the file over in any case. The file must be long enough, and stay so: a
+// touch behind its end would be a SIGBUS. A memfd that allows seals gets the one
+// against shrinking.
+func mapMemory(l layout, f *os.File) (*rankMemory, error) {
+	if f == nil {
+		if l.path == "" {
+			return nil, errors.New("path is empty, and no descriptor was passed")
+		}
+		var err error
+		if f, err = os.OpenFile(l.path, os.O_RDWR, 0); err != nil {
+			return nil, errors.Wrap(err, "open shared memory")
+		}
 	}
 	keep := false
 	defer func() {
@@ -82,6 +84,10 @@ func mapMemory(l layout) (*rankMemory, error) {
 	if l.auxRows > 0 {
 		lo, hi = min(lo, l.auxOffset), max(hi, l.auxOffset+l.auxRows*l.auxBytes)
 	}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	_, _ = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // other files have no seals
 	st, err := f.Stat()
 	if err != nil {
 		return nil, errors.Wrap(err, "look at shared memory")
@@ -189,6 +195,10 @@ func (t *memoryTable) put(i int, m *rankMemory) (old *rankMemory) {
 	}
 	return old
 }
+
+// letGo unmaps everything, for memory that nobody writes to or reads from any
+// more.
+func (t *memoryTable) letGo() error { return t.close() }
 
 // close unmaps everything. The provider's domain must have ended.
 func (t *memoryTable) close() error {

@@ -66,6 +66,8 @@ type Node struct {
 	draining     atomic.Bool
 	memoryMu     sync.Mutex
 	engines      engineClock
+	acknowledged atomic.Uint64 // how far the engine has dealt with notices
+	gate         *gate
 	dropped      sealSet // decode: rooms that ended before they were published
 
 	fold       *fold           // of the log, between openLog and rebuild
@@ -84,6 +86,8 @@ type Node struct {
 	metrics     *metrics
 	metricsOnce sync.Once
 	metricsAddr string
+	engineAddr  string // of the engine API on TCP
+	httpAddr    string // of the page
 	gatherer    prometheus.Gatherer
 
 	err error // valid when done is closed
@@ -102,7 +106,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
 	n := &Node{
 		cfg: cfg, log: log.With("node", cfg.Node), began: time.Now(),
 		shapes: newShapes(cfg.Ranks), memory: newMemoryTable(cfg.Ranks), hub: newHub(), metrics: newMetrics(),
-		halt: make(chan struct{}), done: make(chan struct{}), rolled: make(chan struct{}, 1),
+		gate: newGate(cfg.Limits.Chunks), halt: make(chan struct{}), done: make(chan struct{}), rolled: make(chan struct{}, 1),
 	}
 	n.life, n.cancel = context.WithCancel(context.Background())
 	if err := n.open(ctx); err != nil {
@@ -226,7 +230,7 @@ func (n *Node) onDurable(seq uint64) {
 
 // bind takes the control sockets of the local ranks.
 func (n *Node) bind() error {
-	z, err := newZMQ()
+	z, err := newZMQ(n.cfg.Limits.FrameBytes)
 	if err != nil {
 		return err
 	}
@@ -305,7 +309,7 @@ func (n *Node) projectorConfig() projector.Config {
 		PageSize: n.cfg.PageSize, Policy: n.cfg.policy(),
 		AckTimeout: n.cfg.AckTimeout, AbortRetry: n.cfg.AbortRetry, BootstrapTimeout: n.cfg.BootstrapTimeout,
 		WaitingTimeout: n.cfg.WaitingTimeout, TransferTimeout: n.cfg.TransferTimeout,
-		AllowWeak: n.cfg.WeakPeers == "allow",
+		AllowWeak: n.cfg.WeakPeers == "allow", MaxRooms: n.cfg.Limits.Rooms, MaxPeers: n.cfg.Limits.Peers,
 	}
 	if n.cfg.Role == "decode" {
 		c.Pages, c.AuxRows = n.cfg.Pages, n.cfg.AuxRows

@@ -16,10 +16,9 @@ import (
 )
 
 const (
-	maxSockets = 16384    // as SGLang sets it (wire.md 1.0)
-	maxMessage = 64 << 20 // bytes of a frame; the largest is an AUX_DATA row
-	recvHWM    = 10000    // messages waiting on a receiver; then TCP holds senders back
-	sendHWM    = 1000     // libzmq's default, as SGLang leaves it
+	maxSockets = 16384 // as SGLang sets it (wire.md 1.0)
+	recvHWM    = 10000 // messages waiting on a receiver; then TCP holds senders back
+	sendHWM    = 1000  // libzmq's default, as SGLang leaves it
 
 	// Keepalive of the prefill's connections to decode (wire.md 1.0).
 	keepIdle, keepInterval, keepCount = 30, 5, 3
@@ -29,11 +28,12 @@ const (
 type zmqTransport struct {
 	ctx      *zmq.Context
 	monitors atomic.Uint64
+	frameMax int64 // bytes of a frame that is taken; the largest is an AUX_DATA row
 }
 
 var _ transport = (*zmqTransport)(nil)
 
-func newZMQ() (*zmqTransport, error) {
+func newZMQ(frameMax int) (*zmqTransport, error) {
 	ctx, err := zmq.NewContext()
 	if err != nil {
 		return nil, errors.Wrap(err, "make zmq context")
@@ -42,7 +42,7 @@ func newZMQ() (*zmqTransport, error) {
 	if err := ctx.SetMaxSockets(maxSockets); err != nil {
 		return nil, errors.CombineErrors(errors.Wrap(err, "set zmq socket limit"), ctx.Term())
 	}
-	return &zmqTransport{ctx: ctx}, nil
+	return &zmqTransport{ctx: ctx, frameMax: int64(frameMax)}, nil
 }
 
 // Close ends the context.
@@ -77,7 +77,7 @@ func (t *zmqTransport) Listen(host string) (receiver, error) {
 		{"LINGER", soc.SetLinger(0)},
 		{"IPV6", soc.SetIpv6(strings.Contains(host, ":"))},
 		{"RCVHWM", soc.SetRcvhwm(recvHWM)},
-		{"MAXMSGSIZE", soc.SetMaxmsgsize(maxMessage)},
+		{"MAXMSGSIZE", soc.SetMaxmsgsize(t.frameMax)},
 		{"RCVTIMEO", soc.SetRcvtimeo(pollEvery)},
 	})
 	if err == nil {

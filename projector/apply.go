@@ -146,6 +146,9 @@ func (m *Machine) applyDecode(e *events.Event) {
 			Room: e.Room, Seq: e.RoomSeq, OpenedAt: e.Clock(), ReserveOnly: p.RoomOpened.ReserveOnly,
 			RequestID: p.RoomOpened.RequestId, TraceID: p.RoomOpened.TraceId,
 		}
+		if t := p.RoomOpened.TimeoutMs; t > 0 {
+			r.Until = addCapped(r.OpenedAt, t)
+		}
 		for _, pp := range p.RoomOpened.Pairs {
 			r.Pairs = append(r.Pairs, &Pair{Rank: RankID(pp.Rank), To: RankID(pp.To), WireID: pp.WireId, Dummy: pp.Dummy})
 		}
@@ -326,7 +329,7 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 	st := m.st
 	view := m.roomView(r)
 	view.State, view.Basis = "released", events.EnumWord(p.Basis.Descriptor(), p.Basis.Number())
-	view.Unsafe = p.Unsafe
+	view.Unsafe, view.ReleasedSeq = p.Unsafe, e.Seq
 	for _, pg := range r.Pages {
 		if int(pg) < len(st.Pages) && st.Pages[pg].owner == r.Seq {
 			st.Pages[pg] = PageSlot{}

@@ -54,6 +54,13 @@ type MemoryAdded struct {
 	Kind      string
 }
 
+// MemoryRemoved records that engine memory was let go. The shell has made sure
+// that no room holds a page of it and no write reads from it.
+type MemoryRemoved struct {
+	Names  []string
+	Reason string
+}
+
 // Rejected: a message that no rule takes (foreign, malformed, over a limit).
 // It changes nothing; the record is rate-limited and counted.
 type Rejected struct {
@@ -140,6 +147,7 @@ type OpenRoom struct {
 	Reserve   bool
 	RequestID string
 	TraceID   string
+	Timeout   uint64 // ms from now to the room's outcome; 0 = the node's own limits alone
 }
 
 // OpenPair is one prefill rank and the local decode rank it writes to.
@@ -329,6 +337,7 @@ type AwaitRoom struct {
 	Room      uint64
 	RequestID string
 	TraceID   string
+	Timeout   uint64 // ms from now to the room's outcome; 0 = the node's own limits alone
 	// Ranks are the local ranks that will send; empty = not said. The room has
 	// not succeeded before each of them is done.
 	Ranks []RankID
@@ -383,6 +392,7 @@ func (Stop) isCommand()            {}
 func (LogState) isCommand()        {}
 func (ReRegister) isCommand()      {}
 func (MemoryAdded) isCommand()     {}
+func (MemoryRemoved) isCommand()   {}
 func (Rejected) isCommand()        {}
 func (PeerDiscovered) isCommand()  {}
 func (Heartbeat) isCommand()       {}

@@ -33,6 +33,7 @@ type Config struct {
 
 	MaxReceipts int // prefill: bounded receipts of ended rooms
 	MaxRooms    int // rooms open at once; more are refused
+	MaxPeers    int // prefill: decode endpoints that may be registered; more are rejected
 }
 
 // LocalRank is one rank run by this node.
@@ -54,6 +55,7 @@ func DefaultConfig() Config {
 		TransferTimeout:  30 * time.Second,
 		MaxReceipts:      1 << 16,
 		MaxRooms:         1 << 20,
+		MaxPeers:         1 << 14,
 	}
 }
 
@@ -84,6 +86,9 @@ func (c *Config) fill() {
 	}
 	if c.MaxRooms <= 0 {
 		c.MaxRooms = d.MaxRooms
+	}
+	if c.MaxPeers <= 0 {
+		c.MaxPeers = d.MaxPeers
 	}
 }
 

@@ -15,7 +15,7 @@ func (m *Machine) open(c OpenRoom) {
 		return
 	}
 	seq := m.st.Seq + 1
-	opened := &events.RoomOpened{Role: events.Role_ROLE_DECODE, RequestId: c.RequestID, TraceId: c.TraceID, ReserveOnly: c.Reserve}
+	opened := &events.RoomOpened{Role: events.Role_ROLE_DECODE, RequestId: c.RequestID, TraceId: c.TraceID, ReserveOnly: c.Reserve, TimeoutMs: c.Timeout}
 	for _, p := range c.Pairs {
 		opened.Pairs = append(opened.Pairs, &events.Pair{
 			Rank: string(p.Rank), To: string(p.To), WireId: m.st.Peers[p.Rank.Node()].Ranks[p.Rank].WireID, Dummy: p.Dummy,
@@ -51,7 +51,7 @@ func (m *Machine) admit(c *OpenRoom) (aux uint32, ref *Refusal) {
 	case m.logFull:
 		return no("not_ready", "the log takes no new rooms: its volume is full or it is behind")
 	case len(st.Rooms) >= m.cfg.MaxRooms:
-		return no("not_ready", "%d rooms are open, the limit", len(st.Rooms))
+		return no("limit", "%d rooms are open, which is the limit", len(st.Rooms))
 	case len(c.Pairs) == 0:
 		return no("bad_request", "room %d names no prefill rank", c.Room)
 	}

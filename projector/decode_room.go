@@ -2,6 +2,7 @@ package projector
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/pdlog/pdlog/events"
 )
@@ -317,6 +318,15 @@ func (m *Machine) pageReport(c PageReport) {
 // roomDeadline is when a decode room has to be looked at next. Every
 // non-terminal state has one (cases.md C-34), each with its own clock (C-35).
 func (m *Machine) roomDeadline(r *Room) (uint64, bool) {
+	at, ok := m.stateDeadline(r)
+	if r.live() && r.Until != 0 && !m.checks[r.Seq] && (!ok || r.Until < at) {
+		return r.Until, true
+	}
+	return at, ok
+}
+
+// stateDeadline is the deadline of the state the room is in.
+func (m *Machine) stateDeadline(r *Room) (uint64, bool) {
 	switch {
 	case r.live() && r.LandedAt != 0:
 		return r.LandedAt + millis(m.cfg.TransferTimeout), !m.checks[r.Seq]
@@ -338,6 +348,8 @@ func (m *Machine) roomDeadline(r *Room) (uint64, bool) {
 
 func (m *Machine) roomDue(r *Room) {
 	switch {
+	case r.live() && r.Until != 0 && r.Until <= m.now.Clock:
+		m.fail(r, events.AbortCause_ABORT_CAUSE_REQUEST_TIMEOUT, requestLimit(r.OpenedAt, r.Until)+r.silent(), m.cfg.Node, nil)
 	case r.live() && r.LandedAt != 0:
 		m.fail(r, events.AbortCause_ABORT_CAUSE_TRANSFER_TIMEOUT, "nothing landed for "+m.cfg.TransferTimeout.String()+r.silent(), m.cfg.Node, nil)
 	case r.live() && r.PublishedAt != 0:
@@ -352,6 +364,19 @@ func (m *Machine) roomDue(r *Room) {
 			m.resendAborts(r, "")
 		}
 	}
+}
+
+// requestLimit says that a request's own time is over.
+func requestLimit(from, until uint64) string {
+	return fmt.Sprintf("not done within the request's limit of %dms", until-min(from, until))
+}
+
+// addCapped is a + b, or the end of time.
+func addCapped(a, b uint64) uint64 {
+	if a+b < a {
+		return math.MaxUint64
+	}
+	return a + b
 }
 
 // silent names the ranks that have not said that they are done (cases.md C-56).

@@ -194,7 +194,7 @@ func (Stopped) isAction()      {}
 
 // Refusal says why a command was refused. It leaves nothing behind.
 type Refusal struct {
-	Word   string // pages_busy, room_live, weak_peer, incompatible, not_ready, unknown_room, bad_request
+	Word   string // pages_busy, room_live, weak_peer, incompatible, not_ready, limit, unknown_room, bad_request
 	Detail string
 }
 

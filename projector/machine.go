@@ -28,7 +28,8 @@ type Machine struct {
 	rejects map[rejectKey]*reject
 	checks  map[roomKey]bool // CheckPages under way
 	badPeer map[string]string
-	unsafe  map[uint64]bool // leases whose room was released unsafely
+	unsafe  map[uint64]bool    // leases whose room was released unsafely
+	limits  map[roomKey]uint64 // prefill: when a request's own time is over
 }
 
 type retry struct {
@@ -53,6 +54,7 @@ func (m *Machine) reset() {
 	m.checks = map[roomKey]bool{}
 	m.badPeer = map[string]string{}
 	m.unsafe = map[uint64]bool{}
+	m.limits = map[roomKey]uint64{}
 }
 
 // Apply folds one event of the log. Events come in sequence order.
@@ -89,6 +91,10 @@ func (m *Machine) Step(now Instant, cmd Command) Result {
 		m.emit(&events.Event{Payload: &events.Event_MemoryRegistered{MemoryRegistered: &events.MemoryRegistered{
 			Name: c.Name, Bytes: c.Bytes, Pages: c.Pages, ItemBytes: c.ItemBytes, Kind: c.Kind,
 		}}})
+	case MemoryRemoved:
+		for _, name := range c.Names {
+			m.emit(&events.Event{Payload: &events.Event_MemoryUnregistered{MemoryUnregistered: &events.MemoryUnregistered{Name: name, Reason: c.Reason}}})
+		}
 	case Rejected:
 		m.reject(c)
 	case PeerDiscovered:

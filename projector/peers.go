@@ -174,6 +174,10 @@ func (m *Machine) register(c WireRegister) {
 	if ep != nil && ep.Rank == rank && ep.Boot == p.PeerBoot && ep.Inc == p.PeerIncarnation && ep.Session == c.Session && ep.at[c.At] {
 		return
 	}
+	if ep == nil && len(m.st.Endpoints) >= m.cfg.MaxPeers {
+		m.reject(Rejected{Kind: "register", Reason: fmt.Sprintf("%d endpoints are registered, which is the limit", len(m.st.Endpoints)), From: c.Address})
+		return
+	}
 	reborn := p.PeerBoot != 0 && m.knewOtherLife(rank, p.PeerBoot)
 	m.emit(&events.Event{Rank: string(c.At), Cause: causeOf(c.Ext), Payload: &events.Event_PeerRegistered{PeerRegistered: p}})
 	if reborn || ep != nil && ep.Address != c.Address {

@@ -23,6 +23,8 @@ func (m *Machine) await(c AwaitRoom) {
 			return
 		case r.live(): // metadata came first
 			r.Awaited = true
+			m.limit(r.Seq, c.Timeout)
+			m.touch(r.Seq)
 			if rank := r.readyRank(); rank != "" {
 				m.doAfter(0, Tell{Kind: TellReady, Room: r.Room, RoomSeq: r.Seq, Who: string(rank)})
 			}
@@ -39,13 +41,22 @@ func (m *Machine) await(c AwaitRoom) {
 		return
 	}
 	seq := m.st.Seq + 1
-	opened := &events.RoomOpened{Role: events.Role_ROLE_PREFILL, RequestId: c.RequestID, TraceId: c.TraceID}
+	opened := &events.RoomOpened{Role: events.Role_ROLE_PREFILL, RequestId: c.RequestID, TraceId: c.TraceID, TimeoutMs: c.Timeout}
 	for _, rank := range c.Ranks {
 		opened.Pairs = append(opened.Pairs, &events.Pair{Rank: string(rank)})
 	}
 	m.emit(&events.Event{Room: c.Room, RoomSeq: seq, Payload: &events.Event_RoomOpened{RoomOpened: opened}})
 	m.res.RoomSeq = seq
+	m.limit(seq, c.Timeout)
 	m.touch(seq)
+}
+
+// limit sets the request's own limit of a room. It needs no place in the log: a
+// prefill room does not outlive the life that opened it.
+func (m *Machine) limit(key roomKey, timeout uint64) {
+	if timeout > 0 {
+		m.limits[key] = addCapped(m.now.Clock, timeout)
+	}
 }
 
 func (m *Machine) admitP() *Refusal {
@@ -55,7 +66,7 @@ func (m *Machine) admitP() *Refusal {
 	case m.logFull:
 		return &Refusal{Word: "not_ready", Detail: "the log takes no new rooms: its volume is full or it is behind"}
 	case len(m.st.PRooms) >= m.cfg.MaxRooms:
-		return &Refusal{Word: "not_ready", Detail: fmt.Sprintf("%d rooms are open, the limit", len(m.st.PRooms))}
+		return &Refusal{Word: "limit", Detail: fmt.Sprintf("%d rooms are open, which is the limit", len(m.st.PRooms))}
 	}
 	return nil
 }
@@ -287,6 +298,7 @@ func (m *Machine) failP(r *PRoom, cause events.AbortCause, reason, who string) {
 	if !r.live() {
 		return
 	}
+	delete(m.limits, r.Seq)
 	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomFailed{RoomFailed: &events.RoomFailed{Cause: cause, Reason: reason, Who: who}}})
 	m.doAfter(seq, Tell{Kind: TellFailed, Room: r.Room, RoomSeq: r.Seq, Cause: cause, Reason: reason, Who: who})
 	m.do(SealRoom{Room: r.Room, RoomSeq: r.Seq})
@@ -352,6 +364,7 @@ func (m *Machine) conclude(r *PRoom) {
 		}
 	}
 	if all {
+		delete(m.limits, r.Seq)
 		seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomSucceeded{RoomSucceeded: &events.RoomSucceeded{}}})
 		m.doAfter(seq, Tell{Kind: TellSucceeded, Room: r.Room, RoomSeq: r.Seq})
 	}
@@ -477,6 +490,14 @@ func (r *PRoom) abandoned() bool {
 // proomDeadline: bootstrapping, waiting for chunks, and each write under way
 // have clocks of their own.
 func (m *Machine) proomDeadline(r *PRoom) (uint64, bool) {
+	at, ok := m.pstateDeadline(r)
+	if until := m.limits[r.Seq]; r.live() && until != 0 && (!ok || until < at) {
+		return until, true
+	}
+	return at, ok
+}
+
+func (m *Machine) pstateDeadline(r *PRoom) (uint64, bool) {
 	at, ok := uint64(0), false
 	for _, t := range r.Tokens {
 		if d := t.PostedAt + millis(m.cfg.TransferTimeout); !t.Uncertain && (!ok || d < at) {
@@ -505,9 +526,12 @@ func (m *Machine) proomDue(r *PRoom) {
 			over = true
 		}
 	}
+	until := m.limits[r.Seq]
 	switch {
 	case over:
 		m.failP(r, events.AbortCause_ABORT_CAUSE_TRANSFER_TIMEOUT, "a write was not done within "+m.cfg.TransferTimeout.String(), m.cfg.Node)
+	case r.live() && until != 0 && until <= m.now.Clock:
+		m.failP(r, events.AbortCause_ABORT_CAUSE_REQUEST_TIMEOUT, requestLimit(r.OpenedAt, until), m.cfg.Node)
 	case !r.live() && r.abandoned() && len(r.Tokens) == 0:
 		m.clearRoom(r) // opened by metadata alone, and no engine ever asked (cases.md C-28)
 		return

@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 1
+const snapshotVersion = 2
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -171,7 +171,7 @@ func (c *coder) pool(st *State) {
 // room leaves out timer, which is of one life.
 func (c *coder) room(r *Room) {
 	for _, p := range []*uint64{
-		&r.Room, &r.Seq, &r.OpenedAt, &r.PublishedAt, &r.LandedAt, &r.Gen, &r.ArmedAt, &r.CoveredAt, &r.FailedSeq,
+		&r.Room, &r.Seq, &r.OpenedAt, &r.Until, &r.PublishedAt, &r.LandedAt, &r.Gen, &r.ArmedAt, &r.CoveredAt, &r.FailedSeq,
 	} {
 		c.u64(p)
 	}
@@ -215,7 +215,7 @@ func (c *coder) known(k *KnownRoom) {
 	number(c, &k.Uses)
 	c.u64(&k.At)
 	v := &k.View
-	for _, p := range []*uint64{&v.Room, &v.RoomSeq, &v.Generation, &v.OpenedAt, &v.ArmedAt} {
+	for _, p := range []*uint64{&v.Room, &v.RoomSeq, &v.Generation, &v.OpenedAt, &v.ArmedAt, &v.Until, &v.ReleasedSeq} {
 		c.u64(p)
 	}
 	for _, p := range []*string{&v.State, &v.Basis, &v.Cause, &v.Reason, &v.RequestID} {
@@ -225,6 +225,7 @@ func (c *coder) known(k *KnownRoom) {
 		number(c, p)
 	}
 	c.flag(&v.Unsafe)
+	c.flag(&v.Fenced)
 	c.ranks(&v.Missing)
 	c.pages(&v.Pages)
 	number(c, &v.Aux)

@@ -105,6 +105,7 @@ type Room struct {
 	Pairs       []*Pair
 	ReserveOnly bool
 	OpenedAt    uint64
+	Until       uint64 // the request's own limit; 0 = none
 	PublishedAt uint64
 	LandedAt    uint64
 	Outcome     Outcome

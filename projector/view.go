@@ -23,12 +23,15 @@ type RoomView struct {
 	OpenedAt      uint64 // unix ms
 	ArmedAt       uint64
 	RequestID     string
+	Until         uint64 // the request's own limit, unix ms; 0 = none
+	ReleasedSeq   uint64 // of a released room: seq of its Released
+	Fenced        bool   // held, and a writer of it was fenced
 }
 
 func (m *Machine) roomView(r *Room) RoomView {
 	v := RoomView{
 		Room: r.Room, RoomSeq: r.Seq, Reason: r.Reason, Generation: r.Gen, Pages: r.Pages, Aux: r.Aux,
-		OpenedAt: r.OpenedAt, ArmedAt: r.ArmedAt, RequestID: r.RequestID,
+		OpenedAt: r.OpenedAt, ArmedAt: r.ArmedAt, RequestID: r.RequestID, Until: r.Until,
 	}
 	if r.Cause != 0 {
 		v.Cause = events.EnumWord(r.Cause.Descriptor(), r.Cause.Number())
@@ -40,6 +43,9 @@ func (m *Machine) roomView(r *Room) RoomView {
 		v.Pairs++
 		if p.Evidence == events.Basis_BASIS_ACKS {
 			v.Acked++
+		}
+		if p.Evidence == events.Basis_BASIS_FENCE || p.Fencing {
+			v.Fenced = r.Outcome == OutcomeFailed
 		}
 		if p.Evidence == 0 {
 			v.Missing = append(v.Missing, p.Rank)
@@ -65,7 +71,7 @@ func (m *Machine) roomView(r *Room) RoomView {
 func (m *Machine) proomView(r *PRoom) RoomView {
 	v := RoomView{
 		Room: r.Room, RoomSeq: r.Seq, Reason: r.Reason, OpenedAt: r.OpenedAt, RequestID: r.RequestID,
-		Outstanding: len(r.Tokens), AckTargets: r.unanswered(),
+		Outstanding: len(r.Tokens), AckTargets: r.unanswered(), Until: m.limits[r.Seq],
 	}
 	if r.Cause != 0 {
 		v.Cause = events.EnumWord(r.Cause.Descriptor(), r.Cause.Number())

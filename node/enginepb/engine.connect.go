@@ -57,6 +57,10 @@ const (
 	EngineOpenSendProcedure = "/pdlog.engine.v1.Engine/OpenSend"
 	// EngineSendChunkProcedure is the fully-qualified name of the Engine's SendChunk RPC.
 	EngineSendChunkProcedure = "/pdlog.engine.v1.Engine/SendChunk"
+	// EngineSendChunksProcedure is the fully-qualified name of the Engine's SendChunks RPC.
+	EngineSendChunksProcedure = "/pdlog.engine.v1.Engine/SendChunks"
+	// EngineSignalProcedure is the fully-qualified name of the Engine's Signal RPC.
+	EngineSignalProcedure = "/pdlog.engine.v1.Engine/Signal"
 	// EngineClearProcedure is the fully-qualified name of the Engine's Clear RPC.
 	EngineClearProcedure = "/pdlog.engine.v1.Engine/Clear"
 	// EngineWriteDoneProcedure is the fully-qualified name of the Engine's WriteDone RPC.
@@ -67,6 +71,10 @@ const (
 	EngineAbortProcedure = "/pdlog.engine.v1.Engine/Abort"
 	// EngineWatchProcedure is the fully-qualified name of the Engine's Watch RPC.
 	EngineWatchProcedure = "/pdlog.engine.v1.Engine/Watch"
+	// EnginePollProcedure is the fully-qualified name of the Engine's Poll RPC.
+	EnginePollProcedure = "/pdlog.engine.v1.Engine/Poll"
+	// EngineAcknowledgeProcedure is the fully-qualified name of the Engine's Acknowledge RPC.
+	EngineAcknowledgeProcedure = "/pdlog.engine.v1.Engine/Acknowledge"
 	// EngineStatusProcedure is the fully-qualified name of the Engine's Status RPC.
 	EngineStatusProcedure = "/pdlog.engine.v1.Engine/Status"
 	// EngineRoomsProcedure is the fully-qualified name of the Engine's Rooms RPC.
@@ -108,6 +116,11 @@ type EngineClient interface {
 	OpenSend(context.Context, *connect.Request[OpenSendRequest]) (*connect.Response[Done], error)
 	// SendChunk hands one chunk of computed pages to the writers of a rank.
 	SendChunk(context.Context, *connect.Request[SendChunkRequest]) (*connect.Response[Done], error)
+	// SendChunks hands over chunks in a row over one stream (gRPC, or Connect over
+	// HTTP/2). Answers count what was taken; a refused chunk is named and ends nothing.
+	SendChunks(context.Context) *connect.BidiStreamForClient[SendChunksRequest, SendChunksResponse]
+	// Signal moves timelines forward: chunks that waited for it leave.
+	Signal(context.Context, *connect.Request[SignalRequest]) (*connect.Response[SignalResponse], error)
 	// Clear: the engine forgets the room.
 	Clear(context.Context, *connect.Request[RoomRequest]) (*connect.Response[Done], error)
 	// WriteDone says how a write ended that the engine was asked to make
@@ -120,6 +133,11 @@ type EngineClient interface {
 	// Watch streams what the node tells its engine. It begins with the state of
 	// every room the node still holds (resumed = true), then a caught_up notice.
 	Watch(context.Context, *connect.Request[WatchRequest]) (*connect.ServerStreamForClient[Notice], error)
+	// Poll says how rooms do, many at once: the cheap form of Watch.
+	Poll(context.Context, *connect.Request[PollRequest]) (*connect.Response[PollResponse], error)
+	// Acknowledge: the engine has dealt with every notice up to a sequence, so that
+	// releases up to it need not be told again.
+	Acknowledge(context.Context, *connect.Request[AcknowledgeRequest]) (*connect.Response[AcknowledgeResponse], error)
 	// ---- views
 	Status(context.Context, *connect.Request[StatusRequest]) (*connect.Response[StatusResponse], error)
 	Rooms(context.Context, *connect.Request[RoomsRequest]) (*connect.Response[RoomsResponse], error)
@@ -191,6 +209,18 @@ func NewEngineClient(httpClient connect.HTTPClient, baseURL string, opts ...conn
 			connect.WithSchema(engineMethods.ByName("SendChunk")),
 			connect.WithClientOptions(opts...),
 		),
+		sendChunks: connect.NewClient[SendChunksRequest, SendChunksResponse](
+			httpClient,
+			baseURL+EngineSendChunksProcedure,
+			connect.WithSchema(engineMethods.ByName("SendChunks")),
+			connect.WithClientOptions(opts...),
+		),
+		signal: connect.NewClient[SignalRequest, SignalResponse](
+			httpClient,
+			baseURL+EngineSignalProcedure,
+			connect.WithSchema(engineMethods.ByName("Signal")),
+			connect.WithClientOptions(opts...),
+		),
 		clear: connect.NewClient[RoomRequest, Done](
 			httpClient,
 			baseURL+EngineClearProcedure,
@@ -219,6 +249,18 @@ func NewEngineClient(httpClient connect.HTTPClient, baseURL string, opts ...conn
 			httpClient,
 			baseURL+EngineWatchProcedure,
 			connect.WithSchema(engineMethods.ByName("Watch")),
+			connect.WithClientOptions(opts...),
+		),
+		poll: connect.NewClient[PollRequest, PollResponse](
+			httpClient,
+			baseURL+EnginePollProcedure,
+			connect.WithSchema(engineMethods.ByName("Poll")),
+			connect.WithClientOptions(opts...),
+		),
+		acknowledge: connect.NewClient[AcknowledgeRequest, AcknowledgeResponse](
+			httpClient,
+			baseURL+EngineAcknowledgeProcedure,
+			connect.WithSchema(engineMethods.ByName("Acknowledge")),
 			connect.WithClientOptions(opts...),
 		),
 		status: connect.NewClient[StatusRequest, StatusResponse](
@@ -293,11 +335,15 @@ type engineClient struct {
 	reportPage     *connect.Client[ReportPageRequest, Done]
 	openSend       *connect.Client[OpenSendRequest, Done]
 	sendChunk      *connect.Client[SendChunkRequest, Done]
+	sendChunks     *connect.Client[SendChunksRequest, SendChunksResponse]
+	signal         *connect.Client[SignalRequest, SignalResponse]
 	clear          *connect.Client[RoomRequest, Done]
 	writeDone      *connect.Client[WriteDoneRequest, Done]
 	destination    *connect.Client[DestinationRequest, DestinationResponse]
 	abort          *connect.Client[AbortRequest, Done]
 	watch          *connect.Client[WatchRequest, Notice]
+	poll           *connect.Client[PollRequest, PollResponse]
+	acknowledge    *connect.Client[AcknowledgeRequest, AcknowledgeResponse]
 	status         *connect.Client[StatusRequest, StatusResponse]
 	rooms          *connect.Client[RoomsRequest, RoomsResponse]
 	room           *connect.Client[RoomViewRequest, RoomsResponse]
@@ -345,6 +391,16 @@ func (c *engineClient) SendChunk(ctx context.Context, req *connect.Request[SendC
 	return c.sendChunk.CallUnary(ctx, req)
 }
 
+// SendChunks calls pdlog.engine.v1.Engine.SendChunks.
+func (c *engineClient) SendChunks(ctx context.Context) *connect.BidiStreamForClient[SendChunksRequest, SendChunksResponse] {
+	return c.sendChunks.CallBidiStream(ctx)
+}
+
+// Signal calls pdlog.engine.v1.Engine.Signal.
+func (c *engineClient) Signal(ctx context.Context, req *connect.Request[SignalRequest]) (*connect.Response[SignalResponse], error) {
+	return c.signal.CallUnary(ctx, req)
+}
+
 // Clear calls pdlog.engine.v1.Engine.Clear.
 func (c *engineClient) Clear(ctx context.Context, req *connect.Request[RoomRequest]) (*connect.Response[Done], error) {
 	return c.clear.CallUnary(ctx, req)
@@ -368,6 +424,16 @@ func (c *engineClient) Abort(ctx context.Context, req *connect.Request[AbortRequ
 // Watch calls pdlog.engine.v1.Engine.Watch.
 func (c *engineClient) Watch(ctx context.Context, req *connect.Request[WatchRequest]) (*connect.ServerStreamForClient[Notice], error) {
 	return c.watch.CallServerStream(ctx, req)
+}
+
+// Poll calls pdlog.engine.v1.Engine.Poll.
+func (c *engineClient) Poll(ctx context.Context, req *connect.Request[PollRequest]) (*connect.Response[PollResponse], error) {
+	return c.poll.CallUnary(ctx, req)
+}
+
+// Acknowledge calls pdlog.engine.v1.Engine.Acknowledge.
+func (c *engineClient) Acknowledge(ctx context.Context, req *connect.Request[AcknowledgeRequest]) (*connect.Response[AcknowledgeResponse], error) {
+	return c.acknowledge.CallUnary(ctx, req)
 }
 
 // Status calls pdlog.engine.v1.Engine.Status.
@@ -439,6 +505,11 @@ type EngineHandler interface {
 	OpenSend(context.Context, *connect.Request[OpenSendRequest]) (*connect.Response[Done], error)
 	// SendChunk hands one chunk of computed pages to the writers of a rank.
 	SendChunk(context.Context, *connect.Request[SendChunkRequest]) (*connect.Response[Done], error)
+	// SendChunks hands over chunks in a row over one stream (gRPC, or Connect over
+	// HTTP/2). Answers count what was taken; a refused chunk is named and ends nothing.
+	SendChunks(context.Context, *connect.BidiStream[SendChunksRequest, SendChunksResponse]) error
+	// Signal moves timelines forward: chunks that waited for it leave.
+	Signal(context.Context, *connect.Request[SignalRequest]) (*connect.Response[SignalResponse], error)
 	// Clear: the engine forgets the room.
 	Clear(context.Context, *connect.Request[RoomRequest]) (*connect.Response[Done], error)
 	// WriteDone says how a write ended that the engine was asked to make
@@ -451,6 +522,11 @@ type EngineHandler interface {
 	// Watch streams what the node tells its engine. It begins with the state of
 	// every room the node still holds (resumed = true), then a caught_up notice.
 	Watch(context.Context, *connect.Request[WatchRequest], *connect.ServerStream[Notice]) error
+	// Poll says how rooms do, many at once: the cheap form of Watch.
+	Poll(context.Context, *connect.Request[PollRequest]) (*connect.Response[PollResponse], error)
+	// Acknowledge: the engine has dealt with every notice up to a sequence, so that
+	// releases up to it need not be told again.
+	Acknowledge(context.Context, *connect.Request[AcknowledgeRequest]) (*connect.Response[AcknowledgeResponse], error)
 	// ---- views
 	Status(context.Context, *connect.Request[StatusRequest]) (*connect.Response[StatusResponse], error)
 	Rooms(context.Context, *connect.Request[RoomsRequest]) (*connect.Response[RoomsResponse], error)
@@ -518,6 +594,18 @@ func NewEngineHandler(svc EngineHandler, opts ...connect.HandlerOption) (string,
 		connect.WithSchema(engineMethods.ByName("SendChunk")),
 		connect.WithHandlerOptions(opts...),
 	)
+	engineSendChunksHandler := connect.NewBidiStreamHandler(
+		EngineSendChunksProcedure,
+		svc.SendChunks,
+		connect.WithSchema(engineMethods.ByName("SendChunks")),
+		connect.WithHandlerOptions(opts...),
+	)
+	engineSignalHandler := connect.NewUnaryHandler(
+		EngineSignalProcedure,
+		svc.Signal,
+		connect.WithSchema(engineMethods.ByName("Signal")),
+		connect.WithHandlerOptions(opts...),
+	)
 	engineClearHandler := connect.NewUnaryHandler(
 		EngineClearProcedure,
 		svc.Clear,
@@ -546,6 +634,18 @@ func NewEngineHandler(svc EngineHandler, opts ...connect.HandlerOption) (string,
 		EngineWatchProcedure,
 		svc.Watch,
 		connect.WithSchema(engineMethods.ByName("Watch")),
+		connect.WithHandlerOptions(opts...),
+	)
+	enginePollHandler := connect.NewUnaryHandler(
+		EnginePollProcedure,
+		svc.Poll,
+		connect.WithSchema(engineMethods.ByName("Poll")),
+		connect.WithHandlerOptions(opts...),
+	)
+	engineAcknowledgeHandler := connect.NewUnaryHandler(
+		EngineAcknowledgeProcedure,
+		svc.Acknowledge,
+		connect.WithSchema(engineMethods.ByName("Acknowledge")),
 		connect.WithHandlerOptions(opts...),
 	)
 	engineStatusHandler := connect.NewUnaryHandler(
@@ -624,6 +724,10 @@ func NewEngineHandler(svc EngineHandler, opts ...connect.HandlerOption) (string,
 			engineOpenSendHandler.ServeHTTP(w, r)
 		case EngineSendChunkProcedure:
 			engineSendChunkHandler.ServeHTTP(w, r)
+		case EngineSendChunksProcedure:
+			engineSendChunksHandler.ServeHTTP(w, r)
+		case EngineSignalProcedure:
+			engineSignalHandler.ServeHTTP(w, r)
 		case EngineClearProcedure:
 			engineClearHandler.ServeHTTP(w, r)
 		case EngineWriteDoneProcedure:
@@ -634,6 +738,10 @@ func NewEngineHandler(svc EngineHandler, opts ...connect.HandlerOption) (string,
 			engineAbortHandler.ServeHTTP(w, r)
 		case EngineWatchProcedure:
 			engineWatchHandler.ServeHTTP(w, r)
+		case EnginePollProcedure:
+			enginePollHandler.ServeHTTP(w, r)
+		case EngineAcknowledgeProcedure:
+			engineAcknowledgeHandler.ServeHTTP(w, r)
 		case EngineStatusProcedure:
 			engineStatusHandler.ServeHTTP(w, r)
 		case EngineRoomsProcedure:
@@ -691,6 +799,14 @@ func (UnimplementedEngineHandler) SendChunk(context.Context, *connect.Request[Se
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.SendChunk is not implemented"))
 }
 
+func (UnimplementedEngineHandler) SendChunks(context.Context, *connect.BidiStream[SendChunksRequest, SendChunksResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.SendChunks is not implemented"))
+}
+
+func (UnimplementedEngineHandler) Signal(context.Context, *connect.Request[SignalRequest]) (*connect.Response[SignalResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.Signal is not implemented"))
+}
+
 func (UnimplementedEngineHandler) Clear(context.Context, *connect.Request[RoomRequest]) (*connect.Response[Done], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.Clear is not implemented"))
 }
@@ -709,6 +825,14 @@ func (UnimplementedEngineHandler) Abort(context.Context, *connect.Request[AbortR
 
 func (UnimplementedEngineHandler) Watch(context.Context, *connect.Request[WatchRequest], *connect.ServerStream[Notice]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.Watch is not implemented"))
+}
+
+func (UnimplementedEngineHandler) Poll(context.Context, *connect.Request[PollRequest]) (*connect.Response[PollResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.Poll is not implemented"))
+}
+
+func (UnimplementedEngineHandler) Acknowledge(context.Context, *connect.Request[AcknowledgeRequest]) (*connect.Response[AcknowledgeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.Acknowledge is not implemented"))
 }
 
 func (UnimplementedEngineHandler) Status(context.Context, *connect.Request[StatusRequest]) (*connect.Response[StatusResponse], error) {

@@ -32,6 +32,113 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type MemoryKind int32
+
+const (
+	MemoryKind_MEMORY_KIND_UNSPECIFIED MemoryKind = 0 // a file
+	MemoryKind_MEMORY_KIND_FILE        MemoryKind = 1
+	MemoryKind_MEMORY_KIND_DMABUF      MemoryKind = 2
+)
+
+// Enum value maps for MemoryKind.
+var (
+	MemoryKind_name = map[int32]string{
+		0: "MEMORY_KIND_UNSPECIFIED",
+		1: "MEMORY_KIND_FILE",
+		2: "MEMORY_KIND_DMABUF",
+	}
+	MemoryKind_value = map[string]int32{
+		"MEMORY_KIND_UNSPECIFIED": 0,
+		"MEMORY_KIND_FILE":        1,
+		"MEMORY_KIND_DMABUF":      2,
+	}
+)
+
+func (x MemoryKind) Enum() *MemoryKind {
+	p := new(MemoryKind)
+	*p = x
+	return p
+}
+
+func (x MemoryKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MemoryKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_engine_proto_enumTypes[0].Descriptor()
+}
+
+func (MemoryKind) Type() protoreflect.EnumType {
+	return &file_engine_proto_enumTypes[0]
+}
+
+func (x MemoryKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MemoryKind.Descriptor instead.
+func (MemoryKind) EnumDescriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{0}
+}
+
+type RoomState_Poll int32
+
+const (
+	RoomState_POLL_FAILED            RoomState_Poll = 0 // SGLang's KVPoll
+	RoomState_POLL_BOOTSTRAPPING     RoomState_Poll = 1
+	RoomState_POLL_WAITING_FOR_INPUT RoomState_Poll = 2
+	RoomState_POLL_TRANSFERRING      RoomState_Poll = 3
+	RoomState_POLL_SUCCESS           RoomState_Poll = 4
+	RoomState_POLL_UNKNOWN           RoomState_Poll = 5 // not a room of this node
+)
+
+// Enum value maps for RoomState_Poll.
+var (
+	RoomState_Poll_name = map[int32]string{
+		0: "POLL_FAILED",
+		1: "POLL_BOOTSTRAPPING",
+		2: "POLL_WAITING_FOR_INPUT",
+		3: "POLL_TRANSFERRING",
+		4: "POLL_SUCCESS",
+		5: "POLL_UNKNOWN",
+	}
+	RoomState_Poll_value = map[string]int32{
+		"POLL_FAILED":            0,
+		"POLL_BOOTSTRAPPING":     1,
+		"POLL_WAITING_FOR_INPUT": 2,
+		"POLL_TRANSFERRING":      3,
+		"POLL_SUCCESS":           4,
+		"POLL_UNKNOWN":           5,
+	}
+)
+
+func (x RoomState_Poll) Enum() *RoomState_Poll {
+	p := new(RoomState_Poll)
+	*p = x
+	return p
+}
+
+func (x RoomState_Poll) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RoomState_Poll) Descriptor() protoreflect.EnumDescriptor {
+	return file_engine_proto_enumTypes[1].Descriptor()
+}
+
+func (RoomState_Poll) Type() protoreflect.EnumType {
+	return &file_engine_proto_enumTypes[1]
+}
+
+func (x RoomState_Poll) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RoomState_Poll.Descriptor instead.
+func (RoomState_Poll) EnumDescriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{23, 0}
+}
+
 type Notice_Kind int32
 
 const (
@@ -92,11 +199,11 @@ func (x Notice_Kind) String() string {
 }
 
 func (Notice_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_engine_proto_enumTypes[0].Descriptor()
+	return file_engine_proto_enumTypes[2].Descriptor()
 }
 
 func (Notice_Kind) Type() protoreflect.EnumType {
-	return &file_engine_proto_enumTypes[0]
+	return &file_engine_proto_enumTypes[2]
 }
 
 func (x Notice_Kind) Number() protoreflect.EnumNumber {
@@ -105,7 +212,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{13, 0}
+	return file_engine_proto_rawDescGZIP(), []int{24, 0}
 }
 
 type WriteDoneRequest_Outcome int32
@@ -146,11 +253,11 @@ func (x WriteDoneRequest_Outcome) String() string {
 }
 
 func (WriteDoneRequest_Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_engine_proto_enumTypes[1].Descriptor()
+	return file_engine_proto_enumTypes[3].Descriptor()
 }
 
 func (WriteDoneRequest_Outcome) Type() protoreflect.EnumType {
-	return &file_engine_proto_enumTypes[1]
+	return &file_engine_proto_enumTypes[3]
 }
 
 func (x WriteDoneRequest_Outcome) Number() protoreflect.EnumNumber {
@@ -159,13 +266,13 @@ func (x WriteDoneRequest_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WriteDoneRequest_Outcome.Descriptor instead.
 func (WriteDoneRequest_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{15, 0}
+	return file_engine_proto_rawDescGZIP(), []int{26, 0}
 }
 
 // Refusal says why a call was refused; it left nothing behind.
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Word          string                 `protobuf:"bytes,1,opt,name=word,proto3" json:"word,omitempty"` // pages_busy, room_live, weak_peer, incompatible, not_ready, unknown_room, bad_request
+	Word          string                 `protobuf:"bytes,1,opt,name=word,proto3" json:"word,omitempty"` // pages_busy, room_live, weak_peer, incompatible, not_ready, limit, unknown_room, bad_request
 	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -308,13 +415,20 @@ type RegisterMemoryRequest struct {
 	Rank  uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // local rank, 0 .. ranks-1
 	// A shared file the node maps: a memfd as /proc/PID/fd/N, a /dev/shm or a
 	// plain file. Layout: pages first, then aux rows.
-	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	Offset        uint64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`                        // of page 0 in the file
-	PageBytes     uint64 `protobuf:"varint,4,opt,name=page_bytes,json=pageBytes,proto3" json:"page_bytes,omitempty"` // bytes of one page on this rank
-	Pages         uint64 `protobuf:"varint,5,opt,name=pages,proto3" json:"pages,omitempty"`
-	AuxOffset     uint64 `protobuf:"varint,6,opt,name=aux_offset,json=auxOffset,proto3" json:"aux_offset,omitempty"` // of row 0 in the file; 0 with aux_rows > 0 = right behind the pages
-	AuxBytes      uint64 `protobuf:"varint,7,opt,name=aux_bytes,json=auxBytes,proto3" json:"aux_bytes,omitempty"`    // bytes of one row
-	AuxRows       uint64 `protobuf:"varint,8,opt,name=aux_rows,json=auxRows,proto3" json:"aux_rows,omitempty"`       // at least 1: a room's aux row is part of its success; on decode as many as configured
+	Path      string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Offset    uint64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`                        // of page 0 in the file
+	PageBytes uint64 `protobuf:"varint,4,opt,name=page_bytes,json=pageBytes,proto3" json:"page_bytes,omitempty"` // bytes of one page on this rank
+	Pages     uint64 `protobuf:"varint,5,opt,name=pages,proto3" json:"pages,omitempty"`
+	AuxOffset uint64 `protobuf:"varint,6,opt,name=aux_offset,json=auxOffset,proto3" json:"aux_offset,omitempty"` // of row 0 in the file; 0 with aux_rows > 0 = right behind the pages
+	AuxBytes  uint64 `protobuf:"varint,7,opt,name=aux_bytes,json=auxBytes,proto3" json:"aux_bytes,omitempty"`    // bytes of one row
+	AuxRows   uint64 `protobuf:"varint,8,opt,name=aux_rows,json=auxRows,proto3" json:"aux_rows,omitempty"`       // at least 1: a room's aux row is part of its success; on decode as many as configured
+	// The file's descriptor comes with the request (SCM_RIGHTS, unix socket and
+	// HTTP/1.1 alone), in the same write as its first byte; path is a name for
+	// people then. The node keeps the descriptor, needs no rights on the file, and
+	// closes what no call has taken when the connection ends.
+	PassedFd bool `protobuf:"varint,9,opt,name=passed_fd,json=passedFd,proto3" json:"passed_fd,omitempty"`
+	// What the descriptor is. A dma-buf needs a provider that can register one.
+	Kind          MemoryKind `protobuf:"varint,10,opt,name=kind,proto3,enum=pdlog.engine.v1.MemoryKind" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -405,6 +519,20 @@ func (x *RegisterMemoryRequest) GetAuxRows() uint64 {
 	return 0
 }
 
+func (x *RegisterMemoryRequest) GetPassedFd() bool {
+	if x != nil {
+		return x.PassedFd
+	}
+	return false
+}
+
+func (x *RegisterMemoryRequest) GetKind() MemoryKind {
+	if x != nil {
+		return x.Kind
+	}
+	return MemoryKind_MEMORY_KIND_UNSPECIFIED
+}
+
 type RegisterMemoryResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ready         bool                   `protobuf:"varint,1,opt,name=ready,proto3" json:"ready,omitempty"` // every local rank has its memory
@@ -458,11 +586,14 @@ type OpenReceiveRequest struct {
 	Aux   *uint32  `protobuf:"varint,4,opt,name=aux,proto3,oneof" json:"aux,omitempty"` // row; absent = the lowest free one
 	// The prefill side: a node name, or the bootstrap address it was found at.
 	// Every rank of it writes to every local rank it owes, unless pairs are given.
-	Prefill       string  `protobuf:"bytes,5,opt,name=prefill,proto3" json:"prefill,omitempty"`
-	Pairs         []*Pair `protobuf:"bytes,6,rep,name=pairs,proto3" json:"pairs,omitempty"`
-	ReserveOnly   bool    `protobuf:"varint,7,opt,name=reserve_only,json=reserveOnly,proto3" json:"reserve_only,omitempty"`
-	RequestId     string  `protobuf:"bytes,8,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"` // labels
-	TraceId       string  `protobuf:"bytes,9,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	Prefill     string  `protobuf:"bytes,5,opt,name=prefill,proto3" json:"prefill,omitempty"`
+	Pairs       []*Pair `protobuf:"bytes,6,rep,name=pairs,proto3" json:"pairs,omitempty"`
+	ReserveOnly bool    `protobuf:"varint,7,opt,name=reserve_only,json=reserveOnly,proto3" json:"reserve_only,omitempty"`
+	RequestId   string  `protobuf:"bytes,8,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"` // labels: they stand in the log, on the page and in traces
+	TraceId     string  `protobuf:"bytes,9,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`       // W3C trace-id (32 hex digits) or traceparent of the engine's own trace
+	// The room has its outcome within this time or is aborted (cause
+	// request_timeout); 0 = the node's limits alone. Survives a restart.
+	TimeoutMs     uint64 `protobuf:"varint,10,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -558,6 +689,13 @@ func (x *OpenReceiveRequest) GetTraceId() string {
 		return x.TraceId
 	}
 	return ""
+}
+
+func (x *OpenReceiveRequest) GetTimeoutMs() uint64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
 }
 
 type Pair struct {
@@ -696,6 +834,7 @@ type OpenSendRequest struct {
 	// Local ranks that will send; none = not said. The room has not succeeded
 	// before each of them is done.
 	Ranks         []uint32 `protobuf:"varint,4,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
+	TimeoutMs     uint64   `protobuf:"varint,5,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // as in OpenReceiveRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -758,6 +897,312 @@ func (x *OpenSendRequest) GetRanks() []uint32 {
 	return nil
 }
 
+func (x *OpenSendRequest) GetTimeoutMs() uint64 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+// Point is a value of a timeline, a counter of the engine's that only grows: a
+// CUDA stream's events, layers computed. Timelines begin at 0, belong to the
+// engine, and end with it.
+type Point struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Timeline      uint32                 `protobuf:"varint,1,opt,name=timeline,proto3" json:"timeline,omitempty"`
+	Value         uint64                 `protobuf:"varint,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Point) Reset() {
+	*x = Point{}
+	mi := &file_engine_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Point) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Point) ProtoMessage() {}
+
+func (x *Point) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Point.ProtoReflect.Descriptor instead.
+func (*Point) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Point) GetTimeline() uint32 {
+	if x != nil {
+		return x.Timeline
+	}
+	return 0
+}
+
+func (x *Point) GetValue() uint64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+type SignalRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Points        []*Point               `protobuf:"bytes,1,rep,name=points,proto3" json:"points,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalRequest) Reset() {
+	*x = SignalRequest{}
+	mi := &file_engine_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalRequest) ProtoMessage() {}
+
+func (x *SignalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
+func (*SignalRequest) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SignalRequest) GetPoints() []*Point {
+	if x != nil {
+		return x.Points
+	}
+	return nil
+}
+
+type SignalResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Released      uint64                 `protobuf:"varint,1,opt,name=released,proto3" json:"released,omitempty"` // chunks that left because of it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalResponse) Reset() {
+	*x = SignalResponse{}
+	mi := &file_engine_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalResponse) ProtoMessage() {}
+
+func (x *SignalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
+func (*SignalResponse) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SignalResponse) GetReleased() uint64 {
+	if x != nil {
+		return x.Released
+	}
+	return 0
+}
+
+type SendChunksRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Chunks        []*SendChunkRequest    `protobuf:"bytes,1,rep,name=chunks,proto3" json:"chunks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SendChunksRequest) Reset() {
+	*x = SendChunksRequest{}
+	mi := &file_engine_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SendChunksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SendChunksRequest) ProtoMessage() {}
+
+func (x *SendChunksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SendChunksRequest.ProtoReflect.Descriptor instead.
+func (*SendChunksRequest) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SendChunksRequest) GetChunks() []*SendChunkRequest {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+type SendChunksResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Taken         uint64                 `protobuf:"varint,1,opt,name=taken,proto3" json:"taken,omitempty"` // chunks of this stream that are decided, refused ones included
+	Refused       []*ChunkRefused        `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SendChunksResponse) Reset() {
+	*x = SendChunksResponse{}
+	mi := &file_engine_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SendChunksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SendChunksResponse) ProtoMessage() {}
+
+func (x *SendChunksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SendChunksResponse.ProtoReflect.Descriptor instead.
+func (*SendChunksResponse) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SendChunksResponse) GetTaken() uint64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+func (x *SendChunksResponse) GetRefused() []*ChunkRefused {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+type ChunkRefused struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // of the chunk in the stream, 0 the first
+	Room          uint64                 `protobuf:"varint,2,opt,name=room,proto3" json:"room,omitempty"`
+	Refusal       *Refusal               `protobuf:"bytes,3,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChunkRefused) Reset() {
+	*x = ChunkRefused{}
+	mi := &file_engine_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChunkRefused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChunkRefused) ProtoMessage() {}
+
+func (x *ChunkRefused) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChunkRefused.ProtoReflect.Descriptor instead.
+func (*ChunkRefused) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ChunkRefused) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ChunkRefused) GetRoom() uint64 {
+	if x != nil {
+		return x.Room
+	}
+	return 0
+}
+
+func (x *ChunkRefused) GetRefusal() *Refusal {
+	if x != nil {
+		return x.Refusal
+	}
+	return nil
+}
+
 type SendChunkRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The room incarnation it is meant for, as OpenSend gave it; 0 = the newest.
@@ -772,16 +1217,19 @@ type SendChunkRequest struct {
 	// Pages of this rank's own memory that hold the bytes, as many as pages (count).
 	SourcePages []uint32 `protobuf:"varint,7,rep,packed,name=source_pages,json=sourcePages,proto3" json:"source_pages,omitempty"`
 	// Row of this rank's own aux memory; goes with the last chunk.
-	SourceAux     uint32   `protobuf:"varint,8,opt,name=source_aux,json=sourceAux,proto3" json:"source_aux,omitempty"`
-	Last          bool     `protobuf:"varint,9,opt,name=last,proto3" json:"last,omitempty"`
-	To            []string `protobuf:"bytes,10,rep,name=to,proto3" json:"to,omitempty"` // empty = every destination of the rank
+	SourceAux uint32   `protobuf:"varint,8,opt,name=source_aux,json=sourceAux,proto3" json:"source_aux,omitempty"`
+	Last      bool     `protobuf:"varint,9,opt,name=last,proto3" json:"last,omitempty"`
+	To        []string `protobuf:"bytes,10,rep,name=to,proto3" json:"to,omitempty"` // empty = every destination of the rank
+	// Not before every one of these was signalled. The room has to be open
+	// (OpenSend). Later chunks of the same rank wait behind it: they leave in order.
+	After         []*Point `protobuf:"bytes,11,rep,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SendChunkRequest) Reset() {
 	*x = SendChunkRequest{}
-	mi := &file_engine_proto_msgTypes[9]
+	mi := &file_engine_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +1241,7 @@ func (x *SendChunkRequest) String() string {
 func (*SendChunkRequest) ProtoMessage() {}
 
 func (x *SendChunkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[9]
+	mi := &file_engine_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +1254,7 @@ func (x *SendChunkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendChunkRequest.ProtoReflect.Descriptor instead.
 func (*SendChunkRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{9}
+	return file_engine_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SendChunkRequest) GetRoomSeq() uint64 {
@@ -886,6 +1334,13 @@ func (x *SendChunkRequest) GetTo() []string {
 	return nil
 }
 
+func (x *SendChunkRequest) GetAfter() []*Point {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
 type AbortRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Room          uint64                 `protobuf:"varint,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -896,7 +1351,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_engine_proto_msgTypes[10]
+	mi := &file_engine_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +1363,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[10]
+	mi := &file_engine_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1376,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{10}
+	return file_engine_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AbortRequest) GetRoom() uint64 {
@@ -950,7 +1405,7 @@ type ReportPageRequest struct {
 
 func (x *ReportPageRequest) Reset() {
 	*x = ReportPageRequest{}
-	mi := &file_engine_proto_msgTypes[11]
+	mi := &file_engine_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1417,7 @@ func (x *ReportPageRequest) String() string {
 func (*ReportPageRequest) ProtoMessage() {}
 
 func (x *ReportPageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[11]
+	mi := &file_engine_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1430,7 @@ func (x *ReportPageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportPageRequest.ProtoReflect.Descriptor instead.
 func (*ReportPageRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{11}
+	return file_engine_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReportPageRequest) GetRoom() uint64 {
@@ -1007,14 +1462,19 @@ func (x *ReportPageRequest) GetDetail() string {
 }
 
 type WatchRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The sequence (Notice.seq) up to which this engine has dealt with notices:
+	// releases above it are told again, resumed, for as long as the node remembers
+	// them (an hour at least). 0 = what Acknowledge said last; nothing if it said
+	// nothing.
+	AfterSeq      uint64 `protobuf:"varint,1,opt,name=after_seq,json=afterSeq,proto3" json:"after_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_engine_proto_msgTypes[12]
+	mi := &file_engine_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1486,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[12]
+	mi := &file_engine_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1499,282 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{12}
+	return file_engine_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *WatchRequest) GetAfterSeq() uint64 {
+	if x != nil {
+		return x.AfterSeq
+	}
+	return 0
+}
+
+type AcknowledgeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeRequest) Reset() {
+	*x = AcknowledgeRequest{}
+	mi := &file_engine_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeRequest) ProtoMessage() {}
+
+func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeRequest.ProtoReflect.Descriptor instead.
+func (*AcknowledgeRequest) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *AcknowledgeRequest) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+type AcknowledgeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeResponse) Reset() {
+	*x = AcknowledgeResponse{}
+	mi := &file_engine_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeResponse) ProtoMessage() {}
+
+func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeResponse.ProtoReflect.Descriptor instead.
+func (*AcknowledgeResponse) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{20}
+}
+
+type PollRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rooms         []uint64               `protobuf:"varint,1,rep,packed,name=rooms,proto3" json:"rooms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollRequest) Reset() {
+	*x = PollRequest{}
+	mi := &file_engine_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollRequest) ProtoMessage() {}
+
+func (x *PollRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollRequest.ProtoReflect.Descriptor instead.
+func (*PollRequest) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PollRequest) GetRooms() []uint64 {
+	if x != nil {
+		return x.Rooms
+	}
+	return nil
+}
+
+type PollResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rooms         []*RoomState           `protobuf:"bytes,1,rep,name=rooms,proto3" json:"rooms,omitempty"` // in the order asked for
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PollResponse) Reset() {
+	*x = PollResponse{}
+	mi := &file_engine_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PollResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PollResponse) ProtoMessage() {}
+
+func (x *PollResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PollResponse.ProtoReflect.Descriptor instead.
+func (*PollResponse) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PollResponse) GetRooms() []*RoomState {
+	if x != nil {
+		return x.Rooms
+	}
+	return nil
+}
+
+type RoomState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Room          uint64                 `protobuf:"varint,1,opt,name=room,proto3" json:"room,omitempty"`
+	RoomSeq       uint64                 `protobuf:"varint,2,opt,name=room_seq,json=roomSeq,proto3" json:"room_seq,omitempty"`
+	Poll          RoomState_Poll         `protobuf:"varint,3,opt,name=poll,proto3,enum=pdlog.engine.v1.RoomState_Poll" json:"poll,omitempty"`
+	PagesFree     bool                   `protobuf:"varint,4,opt,name=pages_free,json=pagesFree,proto3" json:"pages_free,omitempty"` // decode: released; prefill: the source pages are read no more
+	Cause         string                 `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`                           // of a failure
+	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	Basis         string                 `protobuf:"bytes,7,opt,name=basis,proto3" json:"basis,omitempty"` // of a release
+	Unsafe        bool                   `protobuf:"varint,8,opt,name=unsafe,proto3" json:"unsafe,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoomState) Reset() {
+	*x = RoomState{}
+	mi := &file_engine_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoomState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoomState) ProtoMessage() {}
+
+func (x *RoomState) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoomState.ProtoReflect.Descriptor instead.
+func (*RoomState) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RoomState) GetRoom() uint64 {
+	if x != nil {
+		return x.Room
+	}
+	return 0
+}
+
+func (x *RoomState) GetRoomSeq() uint64 {
+	if x != nil {
+		return x.RoomSeq
+	}
+	return 0
+}
+
+func (x *RoomState) GetPoll() RoomState_Poll {
+	if x != nil {
+		return x.Poll
+	}
+	return RoomState_POLL_FAILED
+}
+
+func (x *RoomState) GetPagesFree() bool {
+	if x != nil {
+		return x.PagesFree
+	}
+	return false
+}
+
+func (x *RoomState) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *RoomState) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RoomState) GetBasis() string {
+	if x != nil {
+		return x.Basis
+	}
+	return ""
+}
+
+func (x *RoomState) GetUnsafe() bool {
+	if x != nil {
+		return x.Unsafe
+	}
+	return false
 }
 
 // Notice is one thing the node tells its engine.
@@ -1064,7 +1799,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_engine_proto_msgTypes[13]
+	mi := &file_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1811,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[13]
+	mi := &file_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1824,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{13}
+	return file_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -1207,7 +1942,7 @@ type EngineWrite struct {
 
 func (x *EngineWrite) Reset() {
 	*x = EngineWrite{}
-	mi := &file_engine_proto_msgTypes[14]
+	mi := &file_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1954,7 @@ func (x *EngineWrite) String() string {
 func (*EngineWrite) ProtoMessage() {}
 
 func (x *EngineWrite) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[14]
+	mi := &file_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1967,7 @@ func (x *EngineWrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineWrite.ProtoReflect.Descriptor instead.
 func (*EngineWrite) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{14}
+	return file_engine_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EngineWrite) GetToken() uint64 {
@@ -1323,7 +2058,7 @@ type WriteDoneRequest struct {
 
 func (x *WriteDoneRequest) Reset() {
 	*x = WriteDoneRequest{}
-	mi := &file_engine_proto_msgTypes[15]
+	mi := &file_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +2070,7 @@ func (x *WriteDoneRequest) String() string {
 func (*WriteDoneRequest) ProtoMessage() {}
 
 func (x *WriteDoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[15]
+	mi := &file_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +2083,7 @@ func (x *WriteDoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteDoneRequest.ProtoReflect.Descriptor instead.
 func (*WriteDoneRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{15}
+	return file_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WriteDoneRequest) GetToken() uint64 {
@@ -1381,7 +2116,7 @@ type DestinationRequest struct {
 
 func (x *DestinationRequest) Reset() {
 	*x = DestinationRequest{}
-	mi := &file_engine_proto_msgTypes[16]
+	mi := &file_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +2128,7 @@ func (x *DestinationRequest) String() string {
 func (*DestinationRequest) ProtoMessage() {}
 
 func (x *DestinationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[16]
+	mi := &file_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +2141,7 @@ func (x *DestinationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestinationRequest.ProtoReflect.Descriptor instead.
 func (*DestinationRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{16}
+	return file_engine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DestinationRequest) GetAddress() string {
@@ -1425,7 +2160,7 @@ type DestinationResponse struct {
 
 func (x *DestinationResponse) Reset() {
 	*x = DestinationResponse{}
-	mi := &file_engine_proto_msgTypes[17]
+	mi := &file_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +2172,7 @@ func (x *DestinationResponse) String() string {
 func (*DestinationResponse) ProtoMessage() {}
 
 func (x *DestinationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[17]
+	mi := &file_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +2185,7 @@ func (x *DestinationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestinationResponse.ProtoReflect.Descriptor instead.
 func (*DestinationResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{17}
+	return file_engine_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DestinationResponse) GetFrames() [][]byte {
@@ -1468,7 +2203,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_engine_proto_msgTypes[18]
+	mi := &file_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +2215,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[18]
+	mi := &file_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +2228,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{18}
+	return file_engine_proto_rawDescGZIP(), []int{29}
 }
 
 type StatusResponse struct {
@@ -1527,13 +2262,16 @@ type StatusResponse struct {
 	Rooms            uint64                 `protobuf:"varint,27,opt,name=rooms,proto3" json:"rooms,omitempty"` // not released or cleared
 	Counters         map[string]uint64      `protobuf:"bytes,28,rep,name=counters,proto3" json:"counters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	UptimeSeconds    float64                `protobuf:"fixed64,29,opt,name=uptime_seconds,json=uptimeSeconds,proto3" json:"uptime_seconds,omitempty"`
+	Http             string                 `protobuf:"bytes,30,opt,name=http,proto3" json:"http,omitempty"`                                     // address of the page, empty without one
+	EngineListen     string                 `protobuf:"bytes,31,opt,name=engine_listen,json=engineListen,proto3" json:"engine_listen,omitempty"` // address of the engine API on TCP, empty without one
+	Engine           bool                   `protobuf:"varint,32,opt,name=engine,proto3" json:"engine,omitempty"`                                // an engine watches
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_engine_proto_msgTypes[19]
+	mi := &file_engine_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +2283,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[19]
+	mi := &file_engine_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +2296,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{19}
+	return file_engine_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StatusResponse) GetNode() string {
@@ -1764,6 +2502,27 @@ func (x *StatusResponse) GetUptimeSeconds() float64 {
 	return 0
 }
 
+func (x *StatusResponse) GetHttp() string {
+	if x != nil {
+		return x.Http
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetEngineListen() string {
+	if x != nil {
+		return x.EngineListen
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetEngine() bool {
+	if x != nil {
+		return x.Engine
+	}
+	return false
+}
+
 type RoomsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         uint32                 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"` // 0 = 1000
@@ -1773,7 +2532,7 @@ type RoomsRequest struct {
 
 func (x *RoomsRequest) Reset() {
 	*x = RoomsRequest{}
-	mi := &file_engine_proto_msgTypes[20]
+	mi := &file_engine_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +2544,7 @@ func (x *RoomsRequest) String() string {
 func (*RoomsRequest) ProtoMessage() {}
 
 func (x *RoomsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[20]
+	mi := &file_engine_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +2557,7 @@ func (x *RoomsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomsRequest.ProtoReflect.Descriptor instead.
 func (*RoomsRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{20}
+	return file_engine_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RoomsRequest) GetLimit() uint32 {
@@ -1817,7 +2576,7 @@ type RoomViewRequest struct {
 
 func (x *RoomViewRequest) Reset() {
 	*x = RoomViewRequest{}
-	mi := &file_engine_proto_msgTypes[21]
+	mi := &file_engine_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +2588,7 @@ func (x *RoomViewRequest) String() string {
 func (*RoomViewRequest) ProtoMessage() {}
 
 func (x *RoomViewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[21]
+	mi := &file_engine_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +2601,7 @@ func (x *RoomViewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomViewRequest.ProtoReflect.Descriptor instead.
 func (*RoomViewRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{21}
+	return file_engine_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RoomViewRequest) GetRoom() uint64 {
@@ -1861,7 +2620,7 @@ type RoomsResponse struct {
 
 func (x *RoomsResponse) Reset() {
 	*x = RoomsResponse{}
-	mi := &file_engine_proto_msgTypes[22]
+	mi := &file_engine_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +2632,7 @@ func (x *RoomsResponse) String() string {
 func (*RoomsResponse) ProtoMessage() {}
 
 func (x *RoomsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[22]
+	mi := &file_engine_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +2645,7 @@ func (x *RoomsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomsResponse.ProtoReflect.Descriptor instead.
 func (*RoomsResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{22}
+	return file_engine_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RoomsResponse) GetRooms() []*RoomView {
@@ -1913,14 +2672,17 @@ type RoomView struct {
 	TraceId       string                 `protobuf:"bytes,13,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	OpenedMs      uint64                 `protobuf:"varint,14,opt,name=opened_ms,json=openedMs,proto3" json:"opened_ms,omitempty"` // unix ms
 	DeadlineMs    uint64                 `protobuf:"varint,15,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
-	Outstanding   uint64                 `protobuf:"varint,16,opt,name=outstanding,proto3" json:"outstanding,omitempty"` // prefill: tokens open
+	Outstanding   uint64                 `protobuf:"varint,16,opt,name=outstanding,proto3" json:"outstanding,omitempty"`                          // prefill: tokens open
+	Missing       []string               `protobuf:"bytes,17,rep,name=missing,proto3" json:"missing,omitempty"`                                   // decode: prefill ranks whose evidence is not there
+	Fenced        bool                   `protobuf:"varint,18,opt,name=fenced,proto3" json:"fenced,omitempty"`                                    // held, and a writer of it was fenced
+	WaitingChunks uint64                 `protobuf:"varint,19,opt,name=waiting_chunks,json=waitingChunks,proto3" json:"waiting_chunks,omitempty"` // prefill: chunks that wait for a timeline
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RoomView) Reset() {
 	*x = RoomView{}
-	mi := &file_engine_proto_msgTypes[23]
+	mi := &file_engine_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2694,7 @@ func (x *RoomView) String() string {
 func (*RoomView) ProtoMessage() {}
 
 func (x *RoomView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[23]
+	mi := &file_engine_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2707,7 @@ func (x *RoomView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomView.ProtoReflect.Descriptor instead.
 func (*RoomView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{23}
+	return file_engine_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RoomView) GetRoom() uint64 {
@@ -2060,6 +2822,27 @@ func (x *RoomView) GetOutstanding() uint64 {
 	return 0
 }
 
+func (x *RoomView) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+func (x *RoomView) GetFenced() bool {
+	if x != nil {
+		return x.Fenced
+	}
+	return false
+}
+
+func (x *RoomView) GetWaitingChunks() uint64 {
+	if x != nil {
+		return x.WaitingChunks
+	}
+	return 0
+}
+
 type PairView struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          string                 `protobuf:"bytes,1,opt,name=rank,proto3" json:"rank,omitempty"`
@@ -2073,7 +2856,7 @@ type PairView struct {
 
 func (x *PairView) Reset() {
 	*x = PairView{}
-	mi := &file_engine_proto_msgTypes[24]
+	mi := &file_engine_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2868,7 @@ func (x *PairView) String() string {
 func (*PairView) ProtoMessage() {}
 
 func (x *PairView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[24]
+	mi := &file_engine_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2881,7 @@ func (x *PairView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairView.ProtoReflect.Descriptor instead.
 func (*PairView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{24}
+	return file_engine_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PairView) GetRank() string {
@@ -2144,7 +2927,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_engine_proto_msgTypes[25]
+	mi := &file_engine_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2939,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[25]
+	mi := &file_engine_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2952,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{25}
+	return file_engine_proto_rawDescGZIP(), []int{36}
 }
 
 type PeersResponse struct {
@@ -2181,7 +2964,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_engine_proto_msgTypes[26]
+	mi := &file_engine_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2193,7 +2976,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[26]
+	mi := &file_engine_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2206,7 +2989,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{26}
+	return file_engine_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PeersResponse) GetPeers() []*PeerView {
@@ -2235,7 +3018,7 @@ type PeerView struct {
 
 func (x *PeerView) Reset() {
 	*x = PeerView{}
-	mi := &file_engine_proto_msgTypes[27]
+	mi := &file_engine_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2247,7 +3030,7 @@ func (x *PeerView) String() string {
 func (*PeerView) ProtoMessage() {}
 
 func (x *PeerView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[27]
+	mi := &file_engine_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2260,7 +3043,7 @@ func (x *PeerView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerView.ProtoReflect.Descriptor instead.
 func (*PeerView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{27}
+	return file_engine_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PeerView) GetNode() string {
@@ -2351,7 +3134,7 @@ type PeerRankView struct {
 
 func (x *PeerRankView) Reset() {
 	*x = PeerRankView{}
-	mi := &file_engine_proto_msgTypes[28]
+	mi := &file_engine_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +3146,7 @@ func (x *PeerRankView) String() string {
 func (*PeerRankView) ProtoMessage() {}
 
 func (x *PeerRankView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[28]
+	mi := &file_engine_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +3159,7 @@ func (x *PeerRankView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRankView.ProtoReflect.Descriptor instead.
 func (*PeerRankView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{28}
+	return file_engine_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PeerRankView) GetRank() string {
@@ -2409,7 +3192,7 @@ type PagesRequest struct {
 
 func (x *PagesRequest) Reset() {
 	*x = PagesRequest{}
-	mi := &file_engine_proto_msgTypes[29]
+	mi := &file_engine_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +3204,7 @@ func (x *PagesRequest) String() string {
 func (*PagesRequest) ProtoMessage() {}
 
 func (x *PagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[29]
+	mi := &file_engine_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +3217,7 @@ func (x *PagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PagesRequest.ProtoReflect.Descriptor instead.
 func (*PagesRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{29}
+	return file_engine_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PagesRequest) GetAll() bool {
@@ -2457,7 +3240,7 @@ type PagesResponse struct {
 
 func (x *PagesResponse) Reset() {
 	*x = PagesResponse{}
-	mi := &file_engine_proto_msgTypes[30]
+	mi := &file_engine_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +3252,7 @@ func (x *PagesResponse) String() string {
 func (*PagesResponse) ProtoMessage() {}
 
 func (x *PagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[30]
+	mi := &file_engine_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +3265,7 @@ func (x *PagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PagesResponse.ProtoReflect.Descriptor instead.
 func (*PagesResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{30}
+	return file_engine_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PagesResponse) GetPages() []*PageView {
@@ -2532,7 +3315,7 @@ type PageView struct {
 
 func (x *PageView) Reset() {
 	*x = PageView{}
-	mi := &file_engine_proto_msgTypes[31]
+	mi := &file_engine_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +3327,7 @@ func (x *PageView) String() string {
 func (*PageView) ProtoMessage() {}
 
 func (x *PageView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[31]
+	mi := &file_engine_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +3340,7 @@ func (x *PageView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageView.ProtoReflect.Descriptor instead.
 func (*PageView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{31}
+	return file_engine_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PageView) GetPage() uint32 {
@@ -2599,7 +3382,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_engine_proto_msgTypes[32]
+	mi := &file_engine_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2611,7 +3394,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[32]
+	mi := &file_engine_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2624,7 +3407,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{32}
+	return file_engine_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *EventsRequest) GetFromSeq() uint64 {
@@ -2662,7 +3445,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_engine_proto_msgTypes[33]
+	mi := &file_engine_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2674,7 +3457,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[33]
+	mi := &file_engine_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2687,7 +3470,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{33}
+	return file_engine_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *EventsResponse) GetNode() string {
@@ -2742,7 +3525,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_engine_proto_msgTypes[34]
+	mi := &file_engine_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2754,7 +3537,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[34]
+	mi := &file_engine_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2767,7 +3550,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{34}
+	return file_engine_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DrainRequest) GetGraceMs() uint64 {
@@ -2794,7 +3577,7 @@ type FenceRequest struct {
 
 func (x *FenceRequest) Reset() {
 	*x = FenceRequest{}
-	mi := &file_engine_proto_msgTypes[35]
+	mi := &file_engine_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2806,7 +3589,7 @@ func (x *FenceRequest) String() string {
 func (*FenceRequest) ProtoMessage() {}
 
 func (x *FenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[35]
+	mi := &file_engine_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2819,7 +3602,7 @@ func (x *FenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceRequest.ProtoReflect.Descriptor instead.
 func (*FenceRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{35}
+	return file_engine_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *FenceRequest) GetRoom() uint64 {
@@ -2845,7 +3628,7 @@ type FenceResponse struct {
 
 func (x *FenceResponse) Reset() {
 	*x = FenceResponse{}
-	mi := &file_engine_proto_msgTypes[36]
+	mi := &file_engine_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +3640,7 @@ func (x *FenceResponse) String() string {
 func (*FenceResponse) ProtoMessage() {}
 
 func (x *FenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[36]
+	mi := &file_engine_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +3653,7 @@ func (x *FenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceResponse.ProtoReflect.Descriptor instead.
 func (*FenceResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{36}
+	return file_engine_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FenceResponse) GetRooms() uint64 {
@@ -2889,7 +3672,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_engine_proto_msgTypes[37]
+	mi := &file_engine_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2901,7 +3684,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[37]
+	mi := &file_engine_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2914,7 +3697,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{37}
+	return file_engine_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *BackupRequest) GetPath() string {
@@ -2934,7 +3717,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_engine_proto_msgTypes[38]
+	mi := &file_engine_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2946,7 +3729,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[38]
+	mi := &file_engine_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2959,7 +3742,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{38}
+	return file_engine_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *BackupResponse) GetDurableSeq() uint64 {
@@ -2987,7 +3770,7 @@ const file_engine_proto_rawDesc = "" +
 	"\x04Done\x12\x19\n" +
 	"\broom_seq\x18\x01 \x01(\x04R\aroomSeq\"!\n" +
 	"\vRoomRequest\x12\x12\n" +
-	"\x04room\x18\x01 \x01(\x04R\x04room\"\xe3\x01\n" +
+	"\x04room\x18\x01 \x01(\x04R\x04room\"\xb1\x02\n" +
 	"\x15RegisterMemoryRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
@@ -2998,9 +3781,12 @@ const file_engine_proto_rawDesc = "" +
 	"\n" +
 	"aux_offset\x18\x06 \x01(\x04R\tauxOffset\x12\x1b\n" +
 	"\taux_bytes\x18\a \x01(\x04R\bauxBytes\x12\x19\n" +
-	"\baux_rows\x18\b \x01(\x04R\aauxRows\".\n" +
+	"\baux_rows\x18\b \x01(\x04R\aauxRows\x12\x1b\n" +
+	"\tpassed_fd\x18\t \x01(\bR\bpassedFd\x12/\n" +
+	"\x04kind\x18\n" +
+	" \x01(\x0e2\x1b.pdlog.engine.v1.MemoryKindR\x04kind\".\n" +
 	"\x16RegisterMemoryResponse\x12\x14\n" +
-	"\x05ready\x18\x01 \x01(\bR\x05ready\"\x97\x02\n" +
+	"\x05ready\x18\x01 \x01(\bR\x05ready\"\xb6\x02\n" +
 	"\x12OpenReceiveRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x14\n" +
 	"\x05pages\x18\x02 \x03(\rR\x05pages\x12\x14\n" +
@@ -3011,7 +3797,10 @@ const file_engine_proto_rawDesc = "" +
 	"\freserve_only\x18\a \x01(\bR\vreserveOnly\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\b \x01(\tR\trequestId\x12\x19\n" +
-	"\btrace_id\x18\t \x01(\tR\atraceIdB\x06\n" +
+	"\btrace_id\x18\t \x01(\tR\atraceId\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\n" +
+	" \x01(\x04R\ttimeoutMsB\x06\n" +
 	"\x04_aux\"\\\n" +
 	"\x04Pair\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\tR\x04rank\x12\x0e\n" +
@@ -3021,13 +3810,31 @@ const file_engine_proto_rawDesc = "" +
 	"\x13OpenReceiveResponse\x12\x19\n" +
 	"\broom_seq\x18\x01 \x01(\x04R\aroomSeq\x12\x14\n" +
 	"\x05pages\x18\x02 \x03(\rR\x05pages\x12\x10\n" +
-	"\x03aux\x18\x03 \x01(\rR\x03aux\"u\n" +
+	"\x03aux\x18\x03 \x01(\rR\x03aux\"\x94\x01\n" +
 	"\x0fOpenSendRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12\x19\n" +
 	"\btrace_id\x18\x03 \x01(\tR\atraceId\x12\x14\n" +
-	"\x05ranks\x18\x04 \x03(\rR\x05ranks\"\x93\x02\n" +
+	"\x05ranks\x18\x04 \x03(\rR\x05ranks\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\x05 \x01(\x04R\ttimeoutMs\"9\n" +
+	"\x05Point\x12\x1a\n" +
+	"\btimeline\x18\x01 \x01(\rR\btimeline\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value\"?\n" +
+	"\rSignalRequest\x12.\n" +
+	"\x06points\x18\x01 \x03(\v2\x16.pdlog.engine.v1.PointR\x06points\",\n" +
+	"\x0eSignalResponse\x12\x1a\n" +
+	"\breleased\x18\x01 \x01(\x04R\breleased\"N\n" +
+	"\x11SendChunksRequest\x129\n" +
+	"\x06chunks\x18\x01 \x03(\v2!.pdlog.engine.v1.SendChunkRequestR\x06chunks\"c\n" +
+	"\x12SendChunksResponse\x12\x14\n" +
+	"\x05taken\x18\x01 \x01(\x04R\x05taken\x127\n" +
+	"\arefused\x18\x02 \x03(\v2\x1d.pdlog.engine.v1.ChunkRefusedR\arefused\"l\n" +
+	"\fChunkRefused\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04room\x18\x02 \x01(\x04R\x04room\x122\n" +
+	"\arefusal\x18\x03 \x01(\v2\x18.pdlog.engine.v1.RefusalR\arefusal\"\xc1\x02\n" +
 	"\x10SendChunkRequest\x12\x19\n" +
 	"\broom_seq\x18\x0f \x01(\x04R\aroomSeq\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x12\n" +
@@ -3041,7 +3848,8 @@ const file_engine_proto_rawDesc = "" +
 	"source_aux\x18\b \x01(\rR\tsourceAux\x12\x12\n" +
 	"\x04last\x18\t \x01(\bR\x04last\x12\x0e\n" +
 	"\x02to\x18\n" +
-	" \x03(\tR\x02to\":\n" +
+	" \x03(\tR\x02to\x12,\n" +
+	"\x05after\x18\v \x03(\v2\x16.pdlog.engine.v1.PointR\x05after\":\n" +
 	"\fAbortRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"c\n" +
@@ -3049,8 +3857,33 @@ const file_engine_proto_rawDesc = "" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x12\n" +
 	"\x04page\x18\x02 \x01(\rR\x04page\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x0e\n" +
-	"\fWatchRequest\"\xca\x04\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"+\n" +
+	"\fWatchRequest\x12\x1b\n" +
+	"\tafter_seq\x18\x01 \x01(\x04R\bafterSeq\"&\n" +
+	"\x12AcknowledgeRequest\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\x15\n" +
+	"\x13AcknowledgeResponse\"#\n" +
+	"\vPollRequest\x12\x14\n" +
+	"\x05rooms\x18\x01 \x03(\x04R\x05rooms\"@\n" +
+	"\fPollResponse\x120\n" +
+	"\x05rooms\x18\x01 \x03(\v2\x1a.pdlog.engine.v1.RoomStateR\x05rooms\"\xf3\x02\n" +
+	"\tRoomState\x12\x12\n" +
+	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x19\n" +
+	"\broom_seq\x18\x02 \x01(\x04R\aroomSeq\x123\n" +
+	"\x04poll\x18\x03 \x01(\x0e2\x1f.pdlog.engine.v1.RoomState.PollR\x04poll\x12\x1d\n" +
+	"\n" +
+	"pages_free\x18\x04 \x01(\bR\tpagesFree\x12\x14\n" +
+	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05basis\x18\a \x01(\tR\x05basis\x12\x16\n" +
+	"\x06unsafe\x18\b \x01(\bR\x06unsafe\"\x86\x01\n" +
+	"\x04Poll\x12\x0f\n" +
+	"\vPOLL_FAILED\x10\x00\x12\x16\n" +
+	"\x12POLL_BOOTSTRAPPING\x10\x01\x12\x1a\n" +
+	"\x16POLL_WAITING_FOR_INPUT\x10\x02\x12\x15\n" +
+	"\x11POLL_TRANSFERRING\x10\x03\x12\x10\n" +
+	"\fPOLL_SUCCESS\x10\x04\x12\x10\n" +
+	"\fPOLL_UNKNOWN\x10\x05\"\xca\x04\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.pdlog.engine.v1.Notice.KindR\x04kind\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\x04R\x04room\x12\x19\n" +
@@ -3110,7 +3943,7 @@ const file_engine_proto_rawDesc = "" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\"-\n" +
 	"\x13DestinationResponse\x12\x16\n" +
 	"\x06frames\x18\x01 \x03(\fR\x06frames\"\x0f\n" +
-	"\rStatusRequest\"\xc1\a\n" +
+	"\rStatusRequest\"\x92\b\n" +
 	"\x0eStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -3146,7 +3979,10 @@ const file_engine_proto_rawDesc = "" +
 	"\x11pages_quarantined\x18\x1a \x01(\x04R\x10pagesQuarantined\x12\x14\n" +
 	"\x05rooms\x18\x1b \x01(\x04R\x05rooms\x12I\n" +
 	"\bcounters\x18\x1c \x03(\v2-.pdlog.engine.v1.StatusResponse.CountersEntryR\bcounters\x12%\n" +
-	"\x0euptime_seconds\x18\x1d \x01(\x01R\ruptimeSeconds\x1a;\n" +
+	"\x0euptime_seconds\x18\x1d \x01(\x01R\ruptimeSeconds\x12\x12\n" +
+	"\x04http\x18\x1e \x01(\tR\x04http\x12#\n" +
+	"\rengine_listen\x18\x1f \x01(\tR\fengineListen\x12\x16\n" +
+	"\x06engine\x18  \x01(\bR\x06engine\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"$\n" +
@@ -3155,7 +3991,7 @@ const file_engine_proto_rawDesc = "" +
 	"\x0fRoomViewRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\"@\n" +
 	"\rRoomsResponse\x12/\n" +
-	"\x05rooms\x18\x01 \x03(\v2\x19.pdlog.engine.v1.RoomViewR\x05rooms\"\xc0\x03\n" +
+	"\x05rooms\x18\x01 \x03(\v2\x19.pdlog.engine.v1.RoomViewR\x05rooms\"\x99\x04\n" +
 	"\bRoomView\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x19\n" +
 	"\broom_seq\x18\x02 \x01(\x04R\aroomSeq\x12\x14\n" +
@@ -3177,7 +4013,10 @@ const file_engine_proto_rawDesc = "" +
 	"\topened_ms\x18\x0e \x01(\x04R\bopenedMs\x12\x1f\n" +
 	"\vdeadline_ms\x18\x0f \x01(\x04R\n" +
 	"deadlineMs\x12 \n" +
-	"\voutstanding\x18\x10 \x01(\x04R\voutstanding\"v\n" +
+	"\voutstanding\x18\x10 \x01(\x04R\voutstanding\x12\x18\n" +
+	"\amissing\x18\x11 \x03(\tR\amissing\x12\x16\n" +
+	"\x06fenced\x18\x12 \x01(\bR\x06fenced\x12%\n" +
+	"\x0ewaiting_chunks\x18\x13 \x01(\x04R\rwaitingChunks\"v\n" +
 	"\bPairView\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\tR\x04rank\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x14\n" +
@@ -3242,7 +4081,12 @@ const file_engine_proto_rawDesc = "" +
 	"\x0eBackupResponse\x12\x1f\n" +
 	"\vdurable_seq\x18\x01 \x01(\x04R\n" +
 	"durableSeq\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes2\xc9\f\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes*W\n" +
+	"\n" +
+	"MemoryKind\x12\x1b\n" +
+	"\x17MEMORY_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10MEMORY_KIND_FILE\x10\x01\x12\x16\n" +
+	"\x12MEMORY_KIND_DMABUF\x10\x022\x8e\x0f\n" +
 	"\x06Engine\x12a\n" +
 	"\x0eRegisterMemory\x12&.pdlog.engine.v1.RegisterMemoryRequest\x1a'.pdlog.engine.v1.RegisterMemoryResponse\x12X\n" +
 	"\vOpenReceive\x12#.pdlog.engine.v1.OpenReceiveRequest\x1a$.pdlog.engine.v1.OpenReceiveResponse\x12>\n" +
@@ -3251,12 +4095,17 @@ const file_engine_proto_rawDesc = "" +
 	"\n" +
 	"ReportPage\x12\".pdlog.engine.v1.ReportPageRequest\x1a\x15.pdlog.engine.v1.Done\x12C\n" +
 	"\bOpenSend\x12 .pdlog.engine.v1.OpenSendRequest\x1a\x15.pdlog.engine.v1.Done\x12E\n" +
-	"\tSendChunk\x12!.pdlog.engine.v1.SendChunkRequest\x1a\x15.pdlog.engine.v1.Done\x12<\n" +
+	"\tSendChunk\x12!.pdlog.engine.v1.SendChunkRequest\x1a\x15.pdlog.engine.v1.Done\x12Y\n" +
+	"\n" +
+	"SendChunks\x12\".pdlog.engine.v1.SendChunksRequest\x1a#.pdlog.engine.v1.SendChunksResponse(\x010\x01\x12I\n" +
+	"\x06Signal\x12\x1e.pdlog.engine.v1.SignalRequest\x1a\x1f.pdlog.engine.v1.SignalResponse\x12<\n" +
 	"\x05Clear\x12\x1c.pdlog.engine.v1.RoomRequest\x1a\x15.pdlog.engine.v1.Done\x12E\n" +
 	"\tWriteDone\x12!.pdlog.engine.v1.WriteDoneRequest\x1a\x15.pdlog.engine.v1.Done\x12X\n" +
 	"\vDestination\x12#.pdlog.engine.v1.DestinationRequest\x1a$.pdlog.engine.v1.DestinationResponse\x12=\n" +
 	"\x05Abort\x12\x1d.pdlog.engine.v1.AbortRequest\x1a\x15.pdlog.engine.v1.Done\x12A\n" +
-	"\x05Watch\x12\x1d.pdlog.engine.v1.WatchRequest\x1a\x17.pdlog.engine.v1.Notice0\x01\x12I\n" +
+	"\x05Watch\x12\x1d.pdlog.engine.v1.WatchRequest\x1a\x17.pdlog.engine.v1.Notice0\x01\x12C\n" +
+	"\x04Poll\x12\x1c.pdlog.engine.v1.PollRequest\x1a\x1d.pdlog.engine.v1.PollResponse\x12X\n" +
+	"\vAcknowledge\x12#.pdlog.engine.v1.AcknowledgeRequest\x1a$.pdlog.engine.v1.AcknowledgeResponse\x12I\n" +
 	"\x06Status\x12\x1e.pdlog.engine.v1.StatusRequest\x1a\x1f.pdlog.engine.v1.StatusResponse\x12F\n" +
 	"\x05Rooms\x12\x1d.pdlog.engine.v1.RoomsRequest\x1a\x1e.pdlog.engine.v1.RoomsResponse\x12H\n" +
 	"\x04Room\x12 .pdlog.engine.v1.RoomViewRequest\x1a\x1e.pdlog.engine.v1.RoomsResponse\x12F\n" +
@@ -3280,112 +4129,141 @@ func file_engine_proto_rawDescGZIP() []byte {
 	return file_engine_proto_rawDescData
 }
 
-var file_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_engine_proto_goTypes = []any{
-	(Notice_Kind)(0),               // 0: pdlog.engine.v1.Notice.Kind
-	(WriteDoneRequest_Outcome)(0),  // 1: pdlog.engine.v1.WriteDoneRequest.Outcome
-	(*Refusal)(nil),                // 2: pdlog.engine.v1.Refusal
-	(*Done)(nil),                   // 3: pdlog.engine.v1.Done
-	(*RoomRequest)(nil),            // 4: pdlog.engine.v1.RoomRequest
-	(*RegisterMemoryRequest)(nil),  // 5: pdlog.engine.v1.RegisterMemoryRequest
-	(*RegisterMemoryResponse)(nil), // 6: pdlog.engine.v1.RegisterMemoryResponse
-	(*OpenReceiveRequest)(nil),     // 7: pdlog.engine.v1.OpenReceiveRequest
-	(*Pair)(nil),                   // 8: pdlog.engine.v1.Pair
-	(*OpenReceiveResponse)(nil),    // 9: pdlog.engine.v1.OpenReceiveResponse
-	(*OpenSendRequest)(nil),        // 10: pdlog.engine.v1.OpenSendRequest
-	(*SendChunkRequest)(nil),       // 11: pdlog.engine.v1.SendChunkRequest
-	(*AbortRequest)(nil),           // 12: pdlog.engine.v1.AbortRequest
-	(*ReportPageRequest)(nil),      // 13: pdlog.engine.v1.ReportPageRequest
-	(*WatchRequest)(nil),           // 14: pdlog.engine.v1.WatchRequest
-	(*Notice)(nil),                 // 15: pdlog.engine.v1.Notice
-	(*EngineWrite)(nil),            // 16: pdlog.engine.v1.EngineWrite
-	(*WriteDoneRequest)(nil),       // 17: pdlog.engine.v1.WriteDoneRequest
-	(*DestinationRequest)(nil),     // 18: pdlog.engine.v1.DestinationRequest
-	(*DestinationResponse)(nil),    // 19: pdlog.engine.v1.DestinationResponse
-	(*StatusRequest)(nil),          // 20: pdlog.engine.v1.StatusRequest
-	(*StatusResponse)(nil),         // 21: pdlog.engine.v1.StatusResponse
-	(*RoomsRequest)(nil),           // 22: pdlog.engine.v1.RoomsRequest
-	(*RoomViewRequest)(nil),        // 23: pdlog.engine.v1.RoomViewRequest
-	(*RoomsResponse)(nil),          // 24: pdlog.engine.v1.RoomsResponse
-	(*RoomView)(nil),               // 25: pdlog.engine.v1.RoomView
-	(*PairView)(nil),               // 26: pdlog.engine.v1.PairView
-	(*PeersRequest)(nil),           // 27: pdlog.engine.v1.PeersRequest
-	(*PeersResponse)(nil),          // 28: pdlog.engine.v1.PeersResponse
-	(*PeerView)(nil),               // 29: pdlog.engine.v1.PeerView
-	(*PeerRankView)(nil),           // 30: pdlog.engine.v1.PeerRankView
-	(*PagesRequest)(nil),           // 31: pdlog.engine.v1.PagesRequest
-	(*PagesResponse)(nil),          // 32: pdlog.engine.v1.PagesResponse
-	(*PageView)(nil),               // 33: pdlog.engine.v1.PageView
-	(*EventsRequest)(nil),          // 34: pdlog.engine.v1.EventsRequest
-	(*EventsResponse)(nil),         // 35: pdlog.engine.v1.EventsResponse
-	(*DrainRequest)(nil),           // 36: pdlog.engine.v1.DrainRequest
-	(*FenceRequest)(nil),           // 37: pdlog.engine.v1.FenceRequest
-	(*FenceResponse)(nil),          // 38: pdlog.engine.v1.FenceResponse
-	(*BackupRequest)(nil),          // 39: pdlog.engine.v1.BackupRequest
-	(*BackupResponse)(nil),         // 40: pdlog.engine.v1.BackupResponse
-	nil,                            // 41: pdlog.engine.v1.StatusResponse.CountersEntry
+	(MemoryKind)(0),                // 0: pdlog.engine.v1.MemoryKind
+	(RoomState_Poll)(0),            // 1: pdlog.engine.v1.RoomState.Poll
+	(Notice_Kind)(0),               // 2: pdlog.engine.v1.Notice.Kind
+	(WriteDoneRequest_Outcome)(0),  // 3: pdlog.engine.v1.WriteDoneRequest.Outcome
+	(*Refusal)(nil),                // 4: pdlog.engine.v1.Refusal
+	(*Done)(nil),                   // 5: pdlog.engine.v1.Done
+	(*RoomRequest)(nil),            // 6: pdlog.engine.v1.RoomRequest
+	(*RegisterMemoryRequest)(nil),  // 7: pdlog.engine.v1.RegisterMemoryRequest
+	(*RegisterMemoryResponse)(nil), // 8: pdlog.engine.v1.RegisterMemoryResponse
+	(*OpenReceiveRequest)(nil),     // 9: pdlog.engine.v1.OpenReceiveRequest
+	(*Pair)(nil),                   // 10: pdlog.engine.v1.Pair
+	(*OpenReceiveResponse)(nil),    // 11: pdlog.engine.v1.OpenReceiveResponse
+	(*OpenSendRequest)(nil),        // 12: pdlog.engine.v1.OpenSendRequest
+	(*Point)(nil),                  // 13: pdlog.engine.v1.Point
+	(*SignalRequest)(nil),          // 14: pdlog.engine.v1.SignalRequest
+	(*SignalResponse)(nil),         // 15: pdlog.engine.v1.SignalResponse
+	(*SendChunksRequest)(nil),      // 16: pdlog.engine.v1.SendChunksRequest
+	(*SendChunksResponse)(nil),     // 17: pdlog.engine.v1.SendChunksResponse
+	(*ChunkRefused)(nil),           // 18: pdlog.engine.v1.ChunkRefused
+	(*SendChunkRequest)(nil),       // 19: pdlog.engine.v1.SendChunkRequest
+	(*AbortRequest)(nil),           // 20: pdlog.engine.v1.AbortRequest
+	(*ReportPageRequest)(nil),      // 21: pdlog.engine.v1.ReportPageRequest
+	(*WatchRequest)(nil),           // 22: pdlog.engine.v1.WatchRequest
+	(*AcknowledgeRequest)(nil),     // 23: pdlog.engine.v1.AcknowledgeRequest
+	(*AcknowledgeResponse)(nil),    // 24: pdlog.engine.v1.AcknowledgeResponse
+	(*PollRequest)(nil),            // 25: pdlog.engine.v1.PollRequest
+	(*PollResponse)(nil),           // 26: pdlog.engine.v1.PollResponse
+	(*RoomState)(nil),              // 27: pdlog.engine.v1.RoomState
+	(*Notice)(nil),                 // 28: pdlog.engine.v1.Notice
+	(*EngineWrite)(nil),            // 29: pdlog.engine.v1.EngineWrite
+	(*WriteDoneRequest)(nil),       // 30: pdlog.engine.v1.WriteDoneRequest
+	(*DestinationRequest)(nil),     // 31: pdlog.engine.v1.DestinationRequest
+	(*DestinationResponse)(nil),    // 32: pdlog.engine.v1.DestinationResponse
+	(*StatusRequest)(nil),          // 33: pdlog.engine.v1.StatusRequest
+	(*StatusResponse)(nil),         // 34: pdlog.engine.v1.StatusResponse
+	(*RoomsRequest)(nil),           // 35: pdlog.engine.v1.RoomsRequest
+	(*RoomViewRequest)(nil),        // 36: pdlog.engine.v1.RoomViewRequest
+	(*RoomsResponse)(nil),          // 37: pdlog.engine.v1.RoomsResponse
+	(*RoomView)(nil),               // 38: pdlog.engine.v1.RoomView
+	(*PairView)(nil),               // 39: pdlog.engine.v1.PairView
+	(*PeersRequest)(nil),           // 40: pdlog.engine.v1.PeersRequest
+	(*PeersResponse)(nil),          // 41: pdlog.engine.v1.PeersResponse
+	(*PeerView)(nil),               // 42: pdlog.engine.v1.PeerView
+	(*PeerRankView)(nil),           // 43: pdlog.engine.v1.PeerRankView
+	(*PagesRequest)(nil),           // 44: pdlog.engine.v1.PagesRequest
+	(*PagesResponse)(nil),          // 45: pdlog.engine.v1.PagesResponse
+	(*PageView)(nil),               // 46: pdlog.engine.v1.PageView
+	(*EventsRequest)(nil),          // 47: pdlog.engine.v1.EventsRequest
+	(*EventsResponse)(nil),         // 48: pdlog.engine.v1.EventsResponse
+	(*DrainRequest)(nil),           // 49: pdlog.engine.v1.DrainRequest
+	(*FenceRequest)(nil),           // 50: pdlog.engine.v1.FenceRequest
+	(*FenceResponse)(nil),          // 51: pdlog.engine.v1.FenceResponse
+	(*BackupRequest)(nil),          // 52: pdlog.engine.v1.BackupRequest
+	(*BackupResponse)(nil),         // 53: pdlog.engine.v1.BackupResponse
+	nil,                            // 54: pdlog.engine.v1.StatusResponse.CountersEntry
 }
 var file_engine_proto_depIdxs = []int32{
-	8,  // 0: pdlog.engine.v1.OpenReceiveRequest.pairs:type_name -> pdlog.engine.v1.Pair
-	0,  // 1: pdlog.engine.v1.Notice.kind:type_name -> pdlog.engine.v1.Notice.Kind
-	16, // 2: pdlog.engine.v1.Notice.write:type_name -> pdlog.engine.v1.EngineWrite
-	1,  // 3: pdlog.engine.v1.WriteDoneRequest.outcome:type_name -> pdlog.engine.v1.WriteDoneRequest.Outcome
-	41, // 4: pdlog.engine.v1.StatusResponse.counters:type_name -> pdlog.engine.v1.StatusResponse.CountersEntry
-	25, // 5: pdlog.engine.v1.RoomsResponse.rooms:type_name -> pdlog.engine.v1.RoomView
-	26, // 6: pdlog.engine.v1.RoomView.pairs:type_name -> pdlog.engine.v1.PairView
-	29, // 7: pdlog.engine.v1.PeersResponse.peers:type_name -> pdlog.engine.v1.PeerView
-	30, // 8: pdlog.engine.v1.PeerView.ranks:type_name -> pdlog.engine.v1.PeerRankView
-	33, // 9: pdlog.engine.v1.PagesResponse.pages:type_name -> pdlog.engine.v1.PageView
-	5,  // 10: pdlog.engine.v1.Engine.RegisterMemory:input_type -> pdlog.engine.v1.RegisterMemoryRequest
-	7,  // 11: pdlog.engine.v1.Engine.OpenReceive:input_type -> pdlog.engine.v1.OpenReceiveRequest
-	4,  // 12: pdlog.engine.v1.Engine.Publish:input_type -> pdlog.engine.v1.RoomRequest
-	4,  // 13: pdlog.engine.v1.Engine.Finish:input_type -> pdlog.engine.v1.RoomRequest
-	13, // 14: pdlog.engine.v1.Engine.ReportPage:input_type -> pdlog.engine.v1.ReportPageRequest
-	10, // 15: pdlog.engine.v1.Engine.OpenSend:input_type -> pdlog.engine.v1.OpenSendRequest
-	11, // 16: pdlog.engine.v1.Engine.SendChunk:input_type -> pdlog.engine.v1.SendChunkRequest
-	4,  // 17: pdlog.engine.v1.Engine.Clear:input_type -> pdlog.engine.v1.RoomRequest
-	17, // 18: pdlog.engine.v1.Engine.WriteDone:input_type -> pdlog.engine.v1.WriteDoneRequest
-	18, // 19: pdlog.engine.v1.Engine.Destination:input_type -> pdlog.engine.v1.DestinationRequest
-	12, // 20: pdlog.engine.v1.Engine.Abort:input_type -> pdlog.engine.v1.AbortRequest
-	14, // 21: pdlog.engine.v1.Engine.Watch:input_type -> pdlog.engine.v1.WatchRequest
-	20, // 22: pdlog.engine.v1.Engine.Status:input_type -> pdlog.engine.v1.StatusRequest
-	22, // 23: pdlog.engine.v1.Engine.Rooms:input_type -> pdlog.engine.v1.RoomsRequest
-	23, // 24: pdlog.engine.v1.Engine.Room:input_type -> pdlog.engine.v1.RoomViewRequest
-	27, // 25: pdlog.engine.v1.Engine.Peers:input_type -> pdlog.engine.v1.PeersRequest
-	31, // 26: pdlog.engine.v1.Engine.Pages:input_type -> pdlog.engine.v1.PagesRequest
-	34, // 27: pdlog.engine.v1.Engine.Events:input_type -> pdlog.engine.v1.EventsRequest
-	36, // 28: pdlog.engine.v1.Engine.Drain:input_type -> pdlog.engine.v1.DrainRequest
-	4,  // 29: pdlog.engine.v1.Engine.ForceRelease:input_type -> pdlog.engine.v1.RoomRequest
-	37, // 30: pdlog.engine.v1.Engine.Fence:input_type -> pdlog.engine.v1.FenceRequest
-	39, // 31: pdlog.engine.v1.Engine.Backup:input_type -> pdlog.engine.v1.BackupRequest
-	6,  // 32: pdlog.engine.v1.Engine.RegisterMemory:output_type -> pdlog.engine.v1.RegisterMemoryResponse
-	9,  // 33: pdlog.engine.v1.Engine.OpenReceive:output_type -> pdlog.engine.v1.OpenReceiveResponse
-	3,  // 34: pdlog.engine.v1.Engine.Publish:output_type -> pdlog.engine.v1.Done
-	3,  // 35: pdlog.engine.v1.Engine.Finish:output_type -> pdlog.engine.v1.Done
-	3,  // 36: pdlog.engine.v1.Engine.ReportPage:output_type -> pdlog.engine.v1.Done
-	3,  // 37: pdlog.engine.v1.Engine.OpenSend:output_type -> pdlog.engine.v1.Done
-	3,  // 38: pdlog.engine.v1.Engine.SendChunk:output_type -> pdlog.engine.v1.Done
-	3,  // 39: pdlog.engine.v1.Engine.Clear:output_type -> pdlog.engine.v1.Done
-	3,  // 40: pdlog.engine.v1.Engine.WriteDone:output_type -> pdlog.engine.v1.Done
-	19, // 41: pdlog.engine.v1.Engine.Destination:output_type -> pdlog.engine.v1.DestinationResponse
-	3,  // 42: pdlog.engine.v1.Engine.Abort:output_type -> pdlog.engine.v1.Done
-	15, // 43: pdlog.engine.v1.Engine.Watch:output_type -> pdlog.engine.v1.Notice
-	21, // 44: pdlog.engine.v1.Engine.Status:output_type -> pdlog.engine.v1.StatusResponse
-	24, // 45: pdlog.engine.v1.Engine.Rooms:output_type -> pdlog.engine.v1.RoomsResponse
-	24, // 46: pdlog.engine.v1.Engine.Room:output_type -> pdlog.engine.v1.RoomsResponse
-	28, // 47: pdlog.engine.v1.Engine.Peers:output_type -> pdlog.engine.v1.PeersResponse
-	32, // 48: pdlog.engine.v1.Engine.Pages:output_type -> pdlog.engine.v1.PagesResponse
-	35, // 49: pdlog.engine.v1.Engine.Events:output_type -> pdlog.engine.v1.EventsResponse
-	3,  // 50: pdlog.engine.v1.Engine.Drain:output_type -> pdlog.engine.v1.Done
-	3,  // 51: pdlog.engine.v1.Engine.ForceRelease:output_type -> pdlog.engine.v1.Done
-	38, // 52: pdlog.engine.v1.Engine.Fence:output_type -> pdlog.engine.v1.FenceResponse
-	40, // 53: pdlog.engine.v1.Engine.Backup:output_type -> pdlog.engine.v1.BackupResponse
-	32, // [32:54] is the sub-list for method output_type
-	10, // [10:32] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	0,  // 0: pdlog.engine.v1.RegisterMemoryRequest.kind:type_name -> pdlog.engine.v1.MemoryKind
+	10, // 1: pdlog.engine.v1.OpenReceiveRequest.pairs:type_name -> pdlog.engine.v1.Pair
+	13, // 2: pdlog.engine.v1.SignalRequest.points:type_name -> pdlog.engine.v1.Point
+	19, // 3: pdlog.engine.v1.SendChunksRequest.chunks:type_name -> pdlog.engine.v1.SendChunkRequest
+	18, // 4: pdlog.engine.v1.SendChunksResponse.refused:type_name -> pdlog.engine.v1.ChunkRefused
+	4,  // 5: pdlog.engine.v1.ChunkRefused.refusal:type_name -> pdlog.engine.v1.Refusal
+	13, // 6: pdlog.engine.v1.SendChunkRequest.after:type_name -> pdlog.engine.v1.Point
+	27, // 7: pdlog.engine.v1.PollResponse.rooms:type_name -> pdlog.engine.v1.RoomState
+	1,  // 8: pdlog.engine.v1.RoomState.poll:type_name -> pdlog.engine.v1.RoomState.Poll
+	2,  // 9: pdlog.engine.v1.Notice.kind:type_name -> pdlog.engine.v1.Notice.Kind
+	29, // 10: pdlog.engine.v1.Notice.write:type_name -> pdlog.engine.v1.EngineWrite
+	3,  // 11: pdlog.engine.v1.WriteDoneRequest.outcome:type_name -> pdlog.engine.v1.WriteDoneRequest.Outcome
+	54, // 12: pdlog.engine.v1.StatusResponse.counters:type_name -> pdlog.engine.v1.StatusResponse.CountersEntry
+	38, // 13: pdlog.engine.v1.RoomsResponse.rooms:type_name -> pdlog.engine.v1.RoomView
+	39, // 14: pdlog.engine.v1.RoomView.pairs:type_name -> pdlog.engine.v1.PairView
+	42, // 15: pdlog.engine.v1.PeersResponse.peers:type_name -> pdlog.engine.v1.PeerView
+	43, // 16: pdlog.engine.v1.PeerView.ranks:type_name -> pdlog.engine.v1.PeerRankView
+	46, // 17: pdlog.engine.v1.PagesResponse.pages:type_name -> pdlog.engine.v1.PageView
+	7,  // 18: pdlog.engine.v1.Engine.RegisterMemory:input_type -> pdlog.engine.v1.RegisterMemoryRequest
+	9,  // 19: pdlog.engine.v1.Engine.OpenReceive:input_type -> pdlog.engine.v1.OpenReceiveRequest
+	6,  // 20: pdlog.engine.v1.Engine.Publish:input_type -> pdlog.engine.v1.RoomRequest
+	6,  // 21: pdlog.engine.v1.Engine.Finish:input_type -> pdlog.engine.v1.RoomRequest
+	21, // 22: pdlog.engine.v1.Engine.ReportPage:input_type -> pdlog.engine.v1.ReportPageRequest
+	12, // 23: pdlog.engine.v1.Engine.OpenSend:input_type -> pdlog.engine.v1.OpenSendRequest
+	19, // 24: pdlog.engine.v1.Engine.SendChunk:input_type -> pdlog.engine.v1.SendChunkRequest
+	16, // 25: pdlog.engine.v1.Engine.SendChunks:input_type -> pdlog.engine.v1.SendChunksRequest
+	14, // 26: pdlog.engine.v1.Engine.Signal:input_type -> pdlog.engine.v1.SignalRequest
+	6,  // 27: pdlog.engine.v1.Engine.Clear:input_type -> pdlog.engine.v1.RoomRequest
+	30, // 28: pdlog.engine.v1.Engine.WriteDone:input_type -> pdlog.engine.v1.WriteDoneRequest
+	31, // 29: pdlog.engine.v1.Engine.Destination:input_type -> pdlog.engine.v1.DestinationRequest
+	20, // 30: pdlog.engine.v1.Engine.Abort:input_type -> pdlog.engine.v1.AbortRequest
+	22, // 31: pdlog.engine.v1.Engine.Watch:input_type -> pdlog.engine.v1.WatchRequest
+	25, // 32: pdlog.engine.v1.Engine.Poll:input_type -> pdlog.engine.v1.PollRequest
+	23, // 33: pdlog.engine.v1.Engine.Acknowledge:input_type -> pdlog.engine.v1.AcknowledgeRequest
+	33, // 34: pdlog.engine.v1.Engine.Status:input_type -> pdlog.engine.v1.StatusRequest
+	35, // 35: pdlog.engine.v1.Engine.Rooms:input_type -> pdlog.engine.v1.RoomsRequest
+	36, // 36: pdlog.engine.v1.Engine.Room:input_type -> pdlog.engine.v1.RoomViewRequest
+	40, // 37: pdlog.engine.v1.Engine.Peers:input_type -> pdlog.engine.v1.PeersRequest
+	44, // 38: pdlog.engine.v1.Engine.Pages:input_type -> pdlog.engine.v1.PagesRequest
+	47, // 39: pdlog.engine.v1.Engine.Events:input_type -> pdlog.engine.v1.EventsRequest
+	49, // 40: pdlog.engine.v1.Engine.Drain:input_type -> pdlog.engine.v1.DrainRequest
+	6,  // 41: pdlog.engine.v1.Engine.ForceRelease:input_type -> pdlog.engine.v1.RoomRequest
+	50, // 42: pdlog.engine.v1.Engine.Fence:input_type -> pdlog.engine.v1.FenceRequest
+	52, // 43: pdlog.engine.v1.Engine.Backup:input_type -> pdlog.engine.v1.BackupRequest
+	8,  // 44: pdlog.engine.v1.Engine.RegisterMemory:output_type -> pdlog.engine.v1.RegisterMemoryResponse
+	11, // 45: pdlog.engine.v1.Engine.OpenReceive:output_type -> pdlog.engine.v1.OpenReceiveResponse
+	5,  // 46: pdlog.engine.v1.Engine.Publish:output_type -> pdlog.engine.v1.Done
+	5,  // 47: pdlog.engine.v1.Engine.Finish:output_type -> pdlog.engine.v1.Done
+	5,  // 48: pdlog.engine.v1.Engine.ReportPage:output_type -> pdlog.engine.v1.Done
+	5,  // 49: pdlog.engine.v1.Engine.OpenSend:output_type -> pdlog.engine.v1.Done
+	5,  // 50: pdlog.engine.v1.Engine.SendChunk:output_type -> pdlog.engine.v1.Done
+	17, // 51: pdlog.engine.v1.Engine.SendChunks:output_type -> pdlog.engine.v1.SendChunksResponse
+	15, // 52: pdlog.engine.v1.Engine.Signal:output_type -> pdlog.engine.v1.SignalResponse
+	5,  // 53: pdlog.engine.v1.Engine.Clear:output_type -> pdlog.engine.v1.Done
+	5,  // 54: pdlog.engine.v1.Engine.WriteDone:output_type -> pdlog.engine.v1.Done
+	32, // 55: pdlog.engine.v1.Engine.Destination:output_type -> pdlog.engine.v1.DestinationResponse
+	5,  // 56: pdlog.engine.v1.Engine.Abort:output_type -> pdlog.engine.v1.Done
+	28, // 57: pdlog.engine.v1.Engine.Watch:output_type -> pdlog.engine.v1.Notice
+	26, // 58: pdlog.engine.v1.Engine.Poll:output_type -> pdlog.engine.v1.PollResponse
+	24, // 59: pdlog.engine.v1.Engine.Acknowledge:output_type -> pdlog.engine.v1.AcknowledgeResponse
+	34, // 60: pdlog.engine.v1.Engine.Status:output_type -> pdlog.engine.v1.StatusResponse
+	37, // 61: pdlog.engine.v1.Engine.Rooms:output_type -> pdlog.engine.v1.RoomsResponse
+	37, // 62: pdlog.engine.v1.Engine.Room:output_type -> pdlog.engine.v1.RoomsResponse
+	41, // 63: pdlog.engine.v1.Engine.Peers:output_type -> pdlog.engine.v1.PeersResponse
+	45, // 64: pdlog.engine.v1.Engine.Pages:output_type -> pdlog.engine.v1.PagesResponse
+	48, // 65: pdlog.engine.v1.Engine.Events:output_type -> pdlog.engine.v1.EventsResponse
+	5,  // 66: pdlog.engine.v1.Engine.Drain:output_type -> pdlog.engine.v1.Done
+	5,  // 67: pdlog.engine.v1.Engine.ForceRelease:output_type -> pdlog.engine.v1.Done
+	51, // 68: pdlog.engine.v1.Engine.Fence:output_type -> pdlog.engine.v1.FenceResponse
+	53, // 69: pdlog.engine.v1.Engine.Backup:output_type -> pdlog.engine.v1.BackupResponse
+	44, // [44:70] is the sub-list for method output_type
+	18, // [18:44] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_engine_proto_init() }
@@ -3394,14 +4272,14 @@ func file_engine_proto_init() {
 		return
 	}
 	file_engine_proto_msgTypes[5].OneofWrappers = []any{}
-	file_engine_proto_msgTypes[14].OneofWrappers = []any{}
+	file_engine_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_engine_proto_rawDesc), len(file_engine_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   40,
+			NumEnums:      4,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -41,13 +41,15 @@ func (s *stmt) dur(k string, def time.Duration) time.Duration {
 	return def
 }
 
+func (s *stmt) millis(k string) uint64 { return uint64(s.dur(k, 0).Milliseconds()) } //nolint:gosec // not negative
+
 // act carries out one action. An error fails the file at that line.
 func (w *world) act(s *stmt) error {
 	switch s.verb {
 	case "open":
 		return w.open(s)
 	case "await":
-		return w.command(s.keys["at"], projector.AwaitRoom{Room: s.room()})
+		return w.command(s.keys["at"], projector.AwaitRoom{Room: s.room(), Timeout: s.millis("timeout")})
 	case "send":
 		return w.send(s)
 	case "finish":
@@ -177,7 +179,7 @@ func (w *world) open(s *stmt) error {
 	var refused *projector.Refusal
 	for _, name := range splitNames(s.keys["decode"]) {
 		var mine []openPair
-		c := projector.OpenRoom{Room: s.room(), Pages: pages, Aux: s.num("aux", -1), Reserve: s.has("reserve")}
+		c := projector.OpenRoom{Room: s.room(), Pages: pages, Aux: s.num("aux", -1), Reserve: s.has("reserve"), Timeout: s.millis("timeout")}
 		for _, p := range all {
 			if p.to.node == name {
 				mine = append(mine, p)

@@ -271,8 +271,8 @@ type shape struct {
 }
 
 var shapes = map[string]shape{
-	"open":       {required: "room prefill decode pages", optional: "ranks dranks dummies aux fail_after refused", flags: "reserve"},
-	"await":      {required: "room at"},
+	"open":       {required: "room prefill decode pages", optional: "ranks dranks dummies aux fail_after refused timeout", flags: "reserve"},
+	"await":      {required: "room at", optional: "timeout"},
 	"send":       {required: "room rank chunk pages takes", optional: "to result", flags: "last"},
 	"finish":     {required: "room"},
 	"abort":      {required: "room by", optional: "reason"},
@@ -376,7 +376,7 @@ func (p *parser) checkValue(s *stmt, k, v string) error {
 		_, err = parseInt(v, 0, math.MaxInt32)
 	case "pages":
 		_, err = parsePages(v)
-	case "takes", "grace", "by", "after":
+	case "takes", "grace", "by", "after", "timeout":
 		if k == "by" && s.verb == "abort" {
 			return p.checkNode(v)
 		}

@@ -235,7 +235,7 @@ func (n *node) open(now projector.Instant, opened, reserved *events.Event) {
 		r.place[pg] = pages[i]
 	}
 	c := projector.OpenRoom{
-		Room: r.number, Pages: pages, Aux: -1, Reserve: o.GetReserveOnly(), RequestID: o.GetRequestId(), TraceID: o.GetTraceId(),
+		Room: r.number, Pages: pages, Aux: -1, Reserve: o.GetReserveOnly(), RequestID: o.GetRequestId(), TraceID: o.GetTraceId(), Timeout: o.GetTimeoutMs(),
 	}
 	if n.m.AuxRow(p.GetAux()).State == "free" {
 		c.Aux = int(p.GetAux())

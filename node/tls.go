@@ -1,0 +1,92 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/errors"
+)
+
+// certificate is a key pair that is read again when its file has changed.
+type certificate struct {
+	cfg TLSConfig
+	log *slog.Logger
+
+	mu    sync.Mutex
+	pair  *tls.Certificate
+	mtime time.Time
+}
+
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st, err := os.Stat(c.cfg.Cert)
+	if err == nil && c.pair != nil && st.ModTime().Equal(c.mtime) {
+		return c.pair, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.cfg.Cert, c.cfg.Key)
+	if err != nil {
+		if c.pair != nil { // half renewed: the old one serves on
+			c.log.Warn("certificate not taken", "file", c.cfg.Cert, "err", err)
+			return c.pair, nil
+		}
+		return nil, errors.Wrapf(err, "certificate %s", c.cfg.Cert)
+	}
+	c.pair = &pair
+	if st != nil {
+		c.mtime = st.ModTime()
+	}
+	return c.pair, nil
+}
+
+// server makes the settings of a TLS listener. key is the configuration key
+// that errors name.
+func (t TLSConfig) server(key string, log *slog.Logger) (*tls.Config, error) {
+	c := &certificate{cfg: t, log: log}
+	if _, err := c.get(nil); err != nil {
+		return nil, badKey(key+".cert", "%v", err)
+	}
+	out := &tls.Config{GetCertificate: c.get, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}}
+	if t.ClientCA == "" {
+		return out, nil
+	}
+	pem, err := os.ReadFile(t.ClientCA)
+	if err != nil {
+		return nil, badKey(key+".client_ca", "%v", err)
+	}
+	out.ClientCAs = x509.NewCertPool()
+	if !out.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, badKey(key+".client_ca", "%s holds no certificate", t.ClientCA)
+	}
+	out.ClientAuth = tls.RequireAndVerifyClientCert
+	return out, nil
+}
+
+// listenEngine opens the engine API on TCP, with mutual TLS.
+func (n *Node) listenEngine(ctx context.Context) error {
+	at := n.cfg.Engine.Listen
+	if at == "" {
+		return nil
+	}
+	settings, err := n.cfg.Engine.TLS.server("engine.tls", n.log)
+	if err != nil {
+		return err
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
+	if err != nil {
+		return errors.Wrap(err, "engine.listen: listen")
+	}
+	n.engineAddr = ln.Addr().String()
+	n.servers = append(n.servers, &server{name: "engine API on TCP", ln: ln, http: &http.Server{
+		Handler: n.engineHandler(), ReadHeaderTimeout: 5 * time.Second, TLSConfig: settings,
+		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
+	}})
+	return nil
+}
