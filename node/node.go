@@ -70,6 +70,7 @@ type Node struct {
 	gate         *gate
 	dropped      sealSet // decode: rooms that ended before they were published
 
+	root       string          // store.Recovered.Root
 	fold       *fold           // of the log, between openLog and rebuild
 	rolled     chan struct{}   // a segment was sealed
 	logOver    bool            // of keepSnapshots: the log is above its cap
@@ -213,7 +214,7 @@ func (n *Node) openStore(ctx context.Context, snap *store.Snapshot) error {
 	if err != nil {
 		return errors.Wrapf(err, "open log %s", n.cfg.LogDir())
 	}
-	n.store = l
+	n.store, n.root = l, rec.Root
 	n.out.durable.Store(l.Durable())
 	if rec.LostFrom != 0 {
 		n.lost = true
@@ -279,7 +280,7 @@ func (n *Node) rebuild(unknown []string) error {
 		fail: n.fail, stats: n.metrics, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	id := n.store.LogID()
-	start := projector.Start{Boot: n.boot, Incarnation: n.store.Incarnation(), LogID: id[:], UnknownPast: unknown != nil, AskPeers: unknown}
+	start := projector.Start{Boot: n.boot, Incarnation: n.store.Incarnation(), LogID: id[:], Root: n.root, UnknownPast: unknown != nil, AskPeers: unknown}
 	if n.store.Appended() == 0 || n.lost { // generations that were lost must not come again
 		start.GenerationBase = uint64(time.Now().Unix()) << 24 //nolint:gosec // events.md, identity
 	}

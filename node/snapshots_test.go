@@ -252,7 +252,7 @@ func TestRetentionAndStart(t *testing.T) {
 	n, _ := logOf(t, cfg)
 	ctx := context.Background()
 	for range 6 {
-		live(t, n, 700)
+		live(t, n, 1100)
 		if err := n.writeSnapshot(ctx); err != nil {
 			t.Fatal(err)
 		}

@@ -58,7 +58,7 @@ func (c *Copy) Put(frame []byte) error {
 		c.out.FirstSeq = in.FirstSeq
 	}
 	if c.w != nil && c.used+int64(in.Size)*9/8+rollSlack > c.info.SegmentBytes {
-		if err := c.w.finish(&c.pos); err != nil {
+		if err := c.w.finish(c.pos, true); err != nil {
 			return err
 		}
 		c.w = nil
@@ -86,7 +86,7 @@ func (c *Copy) Close() (DirInfo, error) {
 	if c.w != nil {
 		w := c.w
 		c.w = nil
-		if err := w.finish(nil); err != nil {
+		if err := w.finish(c.pos, false); err != nil {
 			return c.out, err
 		}
 	}

@@ -13,6 +13,8 @@ import (
 // pages.
 type segmentView struct {
 	meta   map[string][]byte // nil when a bucket is missing
+	tip    []byte            // nil when there is none
+	txid   uint64            // of the meta page
 	frames func(visit func(k, v []byte) error) error
 	last   func() ([]byte, error)
 }
@@ -25,6 +27,7 @@ func viewOf(tx *bbolt.Tx) (segmentView, error) {
 	}
 	v := segmentView{
 		meta: map[string][]byte{},
+		txid: uint64(tx.ID()), //nolint:gosec // counts up from 0
 		frames: func(visit func(k, v []byte) error) error {
 			cur := f.Cursor()
 			for k, v := cur.First(); k != nil; k, v = cur.Next() {
@@ -39,6 +42,9 @@ func viewOf(tx *bbolt.Tx) (segmentView, error) {
 			return v, nil
 		},
 	}
+	if b := tx.Bucket(bucketTip); b != nil {
+		v.tip = b.Get(keyTip)
+	}
 	return v, m.ForEach(func(k, val []byte) error {
 		v.meta[string(k)] = val
 		return nil
@@ -48,6 +54,7 @@ func viewOf(tx *bbolt.Tx) (segmentView, error) {
 // checker walks segments in order and verifies that they are one log.
 type checker struct {
 	meta        segmentMeta // of the segment visited last
+	tip         tip         // of the segment visited last
 	pos         events.Position
 	boot        uint64 // of the last frame seen
 	incarnation uint64 // highest seen
@@ -83,7 +90,7 @@ func (c *checker) enter(s *segment, v segmentView, isFirst bool) error {
 		}
 	}
 	c.incarnation = max(c.incarnation, m.Incarnation-1) // the start that created it may have recorded nothing
-	c.meta = m
+	c.meta, c.tip = m, tip{}
 	return nil
 }
 
@@ -107,6 +114,9 @@ func (c *checker) join(s *segment, v segmentView, isFirst bool) error {
 	c.pos = events.Position{Seq: in.LastSeq, HLC: in.LastHLC, Chain: in.Chain}
 	c.boot, c.incarnation = in.Boot, max(c.incarnation, in.Incarnation)
 	c.passHead(in)
+	if err := c.checkTip(s, v); err != nil {
+		return err
+	}
 	return c.checkSeal(s)
 }
 
@@ -125,6 +135,9 @@ func (c *checker) scan(s *segment, v segmentView, isFirst bool, visit func(b []b
 		return nil
 	})
 	if err != nil {
+		return err
+	}
+	if err := c.checkTip(s, v); err != nil {
 		return err
 	}
 	if c.meta.Sealed {

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"go.etcd.io/bbolt"
 	"time"
 
 	"github.com/pdlog/pdlog/events"
@@ -425,7 +427,7 @@ func TestCrashInARollGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(putSeal(db, info.LastSeq, info.LastChain), db.Close()); err != nil {
+	if err := errors.Join(db.Update(func(tx *bbolt.Tx) error { return putSeal(tx, info.LastSeq, info.LastChain, 1) }), db.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, spareName), []byte("half a segment"), 0o644); err != nil {

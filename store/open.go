@@ -30,6 +30,9 @@ type Recovered struct {
 	HeadAhead       bool   // the head file knows more than the segments
 	HeadSeq         uint64 // what the head file says; 0 when it says nothing
 	Unclean         bool   // it was not closed: its tail was copied into a new file
+	// Root says which root of the last segment was read, and why: "newest", or
+	// that the newest is a commit which a power loss tore.
+	Root string
 
 	// LostFrom is not 0 when acknowledged events from this sequence on may be
 	// lost: the past is unknown (events.md), generations must not go on from
@@ -60,6 +63,9 @@ func (o Options) withDefaults() Options {
 	if o.Linger == 0 {
 		o.Linger = defaultLinger
 	}
+	if o.Commit == "" {
+		o.Commit = OneSync
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -82,6 +88,9 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, *Recovered, erro
 		return nil, nil, errors.New("open log: node name and boot number are required")
 	}
 	opts = opts.withDefaults()
+	if opts.Commit != OneSync && opts.Commit != TwoSync {
+		return nil, nil, errors.Newf("open log: commit mode is %q, want %s or %s", opts.Commit, OneSync, TwoSync)
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, nil, errors.Wrap(err, "create log directory")
 	}
@@ -101,7 +110,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, *Recovered, erro
 		return nil, rec, errors.CombineErrors(l.undo(err), l.closeFiles())
 	}
 	rec.Took = time.Since(began)
-	l.startChain = l.pos.Chain
+	l.startSeq, l.startChain = l.pos.Seq, l.pos.Chain
 	l.w = events.NewFrameWriter(l.pos)
 	l.durable.Store(l.pos.Seq)
 	l.needSpare <- struct{}{}
@@ -179,7 +188,13 @@ func (l *Log) verify(ctx context.Context) (*Recovered, error) {
 		if err := ctx.Err(); err != nil {
 			return rec, err
 		}
-		whole := i == len(segs)-1 || segs[i+1].first > l.opts.TrustBelow
+		if i == len(segs)-1 {
+			if l.torn, err = checkLast(l.dir, s, chk, i == 0); err != nil {
+				return rec, err
+			}
+			continue
+		}
+		whole := segs[i+1].first > l.opts.TrustBelow
 		if err := checkSegment(s, chk, i == 0, whole); err != nil {
 			return rec, err
 		}
@@ -191,9 +206,6 @@ func (l *Log) verify(ctx context.Context) (*Recovered, error) {
 		if chk.meta.Node != l.opts.Node {
 			return rec, errors.Wrapf(ErrWrongNode, "open log %s: it is of %q, this node is %q", l.dir, chk.meta.Node, l.opts.Node)
 		}
-		if err := verifySegment(ctx, segs[len(segs)-1].path); err != nil {
-			return rec, err
-		}
 		l.id = chk.meta.LogID
 		rec.LogID, rec.LastSeq, rec.LastHLC, rec.LastChain = l.id, l.pos.Seq, l.pos.HLC, l.pos.Chain
 		rec.LastIncarnation, rec.LastBoot = chk.incarnation, chk.boot
@@ -201,6 +213,17 @@ func (l *Log) verify(ctx context.Context) (*Recovered, error) {
 			rec.FirstSeq = segs[0].first
 		}
 		rec.Unclean = !haveHead || !h.clean || h.seq != l.pos.Seq || h.chain != l.pos.Chain
+		if rec.Root = "newest"; l.torn != nil {
+			rec.Root = "the one before: the newest commit was torn: " + l.torn.Error()
+			l.log.Warn("the last commit was torn by a power loss: nobody was told that it is durable", "dir", l.dir, "last_seq", l.pos.Seq, "why", l.torn)
+		}
+		// A segment that was not closed is copied frame by frame before it is
+		// written to: bbolt need not like every page of it.
+		if !rec.Unclean {
+			if err := verifySegment(ctx, segs[len(segs)-1].path); err != nil {
+				return rec, err
+			}
+		}
 	}
 	switch {
 	case haveHead && h.seq > l.pos.Seq:
@@ -235,6 +258,16 @@ func checkSegment(s *segment, chk *checker, isFirst, whole bool) error {
 	return errors.CombineErrors(err, p.close())
 }
 
+// checkLast verifies the last segment of the log in dir, whose last commit a
+// power loss may have torn; then torn says how.
+func checkLast(dir string, s *segment, chk *checker, isFirst bool) (torn, err error) {
+	p, err := openPages(s.path)
+	if err != nil {
+		return nil, err
+	}
+	return chk.scanNewest(p, s, isFirst, newestSnapshot(dir))
+}
+
 // start opens what was verified for writing.
 func (l *Log) start(rec *Recovered) error {
 	if len(l.segs) == 0 {
@@ -243,7 +276,7 @@ func (l *Log) start(rec *Recovered) error {
 	l.incarnation = rec.LastIncarnation + 1
 	rec.Incarnation = l.incarnation
 	s := l.segs[len(l.segs)-1]
-	if rec.Unclean {
+	if rec.Unclean || l.tail.Format < formatVersion {
 		if err := l.renew(s); err != nil {
 			return err
 		}
@@ -267,18 +300,22 @@ func (l *Log) start(rec *Recovered) error {
 	})
 }
 
-// renew copies the last segment of a log that was not closed into a new file.
+// renew copies the last segment of a log that was not closed, or that an older
+// build wrote, into a new file.
 func (l *Log) renew(s *segment) error {
 	p, err := openPages(s.path)
 	if err != nil {
 		return err
+	}
+	if l.torn != nil {
+		p.older()
 	}
 	v, err := p.view()
 	if err != nil {
 		return err
 	}
 	return errors.Wrapf(l.rewrite(s, v, l.tail),
-		"the log was not closed: its tail is copied before it is trusted, which takes %d MiB in %s", l.opts.SegmentBytes>>20+1, l.dir)
+		"its tail is copied before it is written to, which takes %d MiB in %s", l.opts.SegmentBytes>>20+1, l.dir)
 }
 
 // beginHead makes the head file say that the log is open, durably, before

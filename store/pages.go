@@ -2,9 +2,11 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"hash/fnv"
 	"os"
+	"slices"
 
 	"github.com/cockroachdb/errors"
 	"golang.org/x/sys/unix"
@@ -21,10 +23,16 @@ type pages struct {
 	size int64
 
 	pageSize int64
-	root     uint64 // page of the root bucket
-	high     uint64 // pages from here on are unused
-	txid     uint64
-	budget   uint64 // pages that a walk may still visit: no more than there are
+	boltMeta            // the one that is read
+	metas    []boltMeta // the valid ones, newest first
+	budget   uint64     // pages that a walk may still visit: no more than there are
+}
+
+// boltMeta is what a meta page says.
+type boltMeta struct {
+	root uint64 // page of the root bucket
+	high uint64 // pages from here on are unused
+	txid uint64
 }
 
 const (
@@ -116,7 +124,6 @@ func (p *pages) read(off, n int64) ([]byte, error) {
 
 // findMeta takes the valid meta page with the higher transaction id.
 func (p *pages) findMeta() error {
-	found := false
 	try := func(off, wantSize int64) {
 		b, err := p.read(off+pageHeaderLen, metaLen)
 		if err != nil {
@@ -130,23 +137,35 @@ func (p *pages) findMeta() error {
 			size < 512 || size > 1<<16 || size&(size-1) != 0 || (wantSize != 0 && size != wantSize) {
 			return
 		}
-		if txid := le.Uint64(b[48:]); !found || txid > p.txid {
-			p.pageSize, p.root, p.high, p.txid = size, le.Uint64(b[16:]), le.Uint64(b[40:]), txid
-			found = true
-		}
+		p.pageSize = size
+		p.metas = append(p.metas, boltMeta{root: le.Uint64(b[16:]), high: le.Uint64(b[40:]), txid: le.Uint64(b[48:])})
 	}
 	try(0, 0)
-	if found {
+	if len(p.metas) > 0 {
 		try(p.pageSize, p.pageSize)
 	} else {
-		for size := int64(1024); size <= 1<<16; size *= 2 {
+		for size := int64(1024); size <= 1<<16 && len(p.metas) == 0; size *= 2 {
 			try(size, size)
 		}
 	}
-	if !found {
+	if len(p.metas) == 0 {
 		return p.bad("no valid meta page in a file of %d bytes", p.size)
 	}
+	slices.SortFunc(p.metas, func(a, b boltMeta) int { return cmp.Compare(b.txid, a.txid) })
+	p.newest()
 	return nil
+}
+
+func (p *pages) newest() { p.boltMeta = p.metas[0] }
+
+// older goes to the root of the transaction before; false when its meta page is
+// not there.
+func (p *pages) older() bool {
+	if len(p.metas) < 2 || p.metas[1].txid+1 != p.metas[0].txid {
+		return false
+	}
+	p.boltMeta = p.metas[1]
+	return true
 }
 
 // page gives the bytes of a page with its overflow.
@@ -261,8 +280,19 @@ func (p *pages) view() (segmentView, error) {
 	if !ok {
 		meta = nil
 	}
+	var tip []byte
+	if _, err := p.bucket(bucketTip, false, func(k, v []byte) error {
+		if bytes.Equal(k, keyTip) {
+			tip = v
+		}
+		return nil
+	}); err != nil {
+		return segmentView{}, err
+	}
 	return segmentView{
 		meta: meta,
+		tip:  tip,
+		txid: p.txid,
 		frames: func(visit func(k, v []byte) error) error {
 			ok, err := p.bucket(bucketFrames, false, visit)
 			if err == nil && !ok {

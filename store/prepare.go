@@ -129,7 +129,7 @@ func (l *Log) startSegment(s *segment, at events.Position) error {
 	err := guard(s.path, func() error {
 		if err := putMeta(s.db, segmentMeta{
 			Node: l.opts.Node, LogID: l.id, FirstSeq: s.first, ChainStart: at.Chain,
-			Boot: l.opts.Boot, Incarnation: l.incarnation,
+			Boot: l.opts.Boot, Incarnation: l.incarnation, OneSync: l.oneSync(),
 		}, l.descriptor); err != nil {
 			return err
 		}

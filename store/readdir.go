@@ -50,7 +50,11 @@ func ReadDir(dir string, from uint64, visit func(*events.Event) error) (DirInfo,
 	}
 	chk := newChecker(h, haveHead)
 	for i, s := range segs[skip:] {
-		err := readSegment(s, chk, i == 0, from, visit)
+		last := ""
+		if s == segs[len(segs)-1] {
+			last = dir
+		}
+		err := readSegment(s, chk, i == 0, last, from, visit)
 		info.Node, info.LogID, info.LastSeq, info.LastChain = chk.meta.Node, chk.meta.LogID, chk.pos.Seq, chk.pos.Chain
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			if !live {
@@ -76,10 +80,18 @@ func ReadDir(dir string, from uint64, visit func(*events.Event) error) (DirInfo,
 	return info, nil
 }
 
-func readSegment(s *segment, chk *checker, isFirst bool, from uint64, visit func(*events.Event) error) error {
+// readSegment reads one segment; lastOf is the directory if it is the last one.
+func readSegment(s *segment, chk *checker, isFirst bool, lastOf string, from uint64, visit func(*events.Event) error) error {
 	p, err := openPages(s.path)
 	if err != nil {
 		return err
+	}
+	if lastOf != "" && !chk.head.clean { // which root? Nothing is handed out before that is known
+		probe := *chk
+		if _, err := probe.scanNewest(p, s, isFirst, newestSnapshot(lastOf)); err == nil && visit == nil {
+			*chk = probe
+			return nil
+		}
 	}
 	v, err := p.view()
 	if err != nil {

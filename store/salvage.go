@@ -3,6 +3,7 @@ package store
 import (
 	"crypto/rand"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -152,6 +153,9 @@ func copyVerified(from, to string, segmentBytes int64, descriptor []byte) (pos e
 			damaged = true
 			continue
 		}
+		if i == len(segs)-1 && !damaged {
+			longerRoot(p, s, *chk, i == 0)
+		}
 		v, err := p.view()
 		if err != nil {
 			damaged = true
@@ -170,6 +174,25 @@ func copyVerified(from, to string, segmentBytes int64, descriptor []byte) (pos e
 		}
 	}
 	return chk.pos, max(incarnation, chk.incarnation), nil
+}
+
+// longerRoot goes to the root of the last segment that more records verify
+// under: the newest, or the one before it.
+func longerRoot(p *pages, s *segment, chk checker, isFirst bool) {
+	reach := func() uint64 {
+		c := chk
+		v, err := p.view()
+		if err == nil {
+			err = c.scan(s, v, isFirst, nil)
+		}
+		if err == nil {
+			return math.MaxUint64
+		}
+		return c.pos.Seq
+	}
+	if n := reach(); n == math.MaxUint64 || !p.older() || reach() <= n {
+		p.newest()
+	}
 }
 
 // errHeadDiffers ends a salvage before the record that head and log disagree on.
@@ -201,12 +224,9 @@ func copySegment(chk *checker, s *segment, v segmentView, m segmentMeta, id LogI
 		if !w.any {
 			return true, w.drop()
 		}
-		return true, w.finish(nil)
+		return true, w.finish(chk.pos, false)
 	}
-	if m.Sealed && !isLast {
-		return false, w.finish(&chk.pos)
-	}
-	return false, w.finish(nil)
+	return false, w.finish(chk.pos, m.Sealed && !isLast)
 }
 
 // rewrite replaces a segment of a log that was not closed by a copy of itself.
@@ -221,11 +241,7 @@ func (l *Log) rewrite(s *segment, v segmentView, m segmentMeta) error {
 	if err := v.frames(func(_, b []byte) error { return w.put(b) }); err != nil {
 		return errors.CombineErrors(err, w.drop())
 	}
-	var seal *events.Position
-	if m.Sealed {
-		seal = &events.Position{Seq: m.LastSeq, Chain: m.ChainHead}
-	}
-	if err := w.finish(seal); err != nil {
+	if err := w.finish(l.pos, m.Sealed); err != nil {
 		return errors.CombineErrors(err, removeIfThere(path))
 	}
 	if !m.Sealed {

@@ -23,7 +23,8 @@ import (
 )
 
 const (
-	formatVersion = 1
+	formatVersion = 2 // what is written; 1 had no tip, and its first builds no checksum of the meta
+	oldestFormat  = 1
 	segmentExt    = ".db"
 	spareName     = "next.tmp"
 	seqDigits     = 20
@@ -48,12 +49,14 @@ var (
 
 // segmentMeta is the meta bucket of a segment.
 type segmentMeta struct {
+	Format      uint32 // of what was read
 	Node        string
 	LogID       LogID
 	FirstSeq    uint64
 	ChainStart  uint32
 	Boot        uint64 // of the start that created the segment
 	Incarnation uint64
+	OneSync     bool // written only: for the tip
 	Sealed      bool
 	LastSeq     uint64 // when sealed
 	ChainHead   uint32 // when sealed
@@ -241,7 +244,10 @@ func putMeta(db *bbolt.DB, m segmentMeta, descriptor []byte) error {
 			}
 			sum = metaSum(sum, kv.v)
 		}
-		return b.Put(keySum, be32(sum))
+		if err := b.Put(keySum, be32(sum)); err != nil {
+			return err
+		}
+		return putTip(tx, tip{seq: m.FirstSeq - 1, chain: m.ChainStart, incarnation: m.Incarnation, oneSync: m.OneSync})
 	})
 }
 
@@ -249,20 +255,40 @@ func putMeta(db *bbolt.DB, m segmentMeta, descriptor []byte) error {
 // those of the seal.
 var summed = [][]byte{keyFormat, keyNode, keyLogID, keyFirstSeq, keyChainStart, keyBoot, keyIncarnation, keyDescriptor}
 
+// withoutSum: the meta has every key of the first builds, which wrote no
+// checksum, and no other. A key that is not known may be the checksum's own,
+// damaged.
+func withoutSum(b map[string][]byte) bool {
+	have := len(summed)
+	for _, key := range [][]byte{keyLastSeq, keyChainHead} {
+		if b[string(key)] != nil {
+			have++
+		}
+	}
+	for _, key := range summed {
+		if b[string(key)] == nil {
+			return false
+		}
+	}
+	return len(b) == have
+}
+
 // metaSum goes on with CRC-32C over a value and its length: bbolt has no
 // checksum over its data, and a node's name is as good as an event.
 func metaSum(sum uint32, v []byte) uint32 {
 	return crc32.Update(crc32.Update(sum, headTable, be32(uint32(len(v)))), headTable, v)
 }
 
-func putSeal(db *bbolt.DB, last uint64, chain uint32) error {
-	return db.Update(func(tx *bbolt.Tx) error {
-		b := tx.Bucket(bucketMeta)
-		if err := b.Put(keyLastSeq, be64(last)); err != nil {
-			return err
-		}
-		return b.Put(keyChainHead, be32(chain))
-	})
+// putSeal ends a segment at record last.
+func putSeal(tx *bbolt.Tx, last uint64, chain uint32, incarnation uint64) error {
+	b := tx.Bucket(bucketMeta)
+	if err := b.Put(keyLastSeq, be64(last)); err != nil {
+		return err
+	}
+	if err := b.Put(keyChainHead, be32(chain)); err != nil {
+		return err
+	}
+	return putTip(tx, tip{seq: last, chain: chain, incarnation: incarnation})
 }
 
 func getMeta(path string, b map[string][]byte) (segmentMeta, error) {
@@ -276,17 +302,20 @@ func getMeta(path string, b map[string][]byte) (segmentMeta, error) {
 	if len(format) != 4 {
 		return bad("no format version")
 	}
-	if v := binary.BigEndian.Uint32(format); v != formatVersion {
-		return segmentMeta{}, errors.Wrapf(ErrFormat, "%s has version %d, this build knows %d", path, v, formatVersion)
+	version := binary.BigEndian.Uint32(format)
+	if version < oldestFormat || version > formatVersion {
+		return segmentMeta{}, errors.Wrapf(ErrFormat, "%s has version %d, this build reads %d to %d", path, version, oldestFormat, formatVersion)
 	}
-	sum := uint32(0)
-	for _, key := range summed {
-		sum = metaSum(sum, b[string(key)])
+	if have := b[string(keySum)]; version > 1 || have != nil || !withoutSum(b) {
+		sum := uint32(0)
+		for _, key := range summed {
+			sum = metaSum(sum, b[string(key)])
+		}
+		if len(have) != 4 || binary.BigEndian.Uint32(have) != sum {
+			return bad("checksum is %x, want %08x", have, sum)
+		}
 	}
-	if have := b[string(keySum)]; len(have) != 4 || binary.BigEndian.Uint32(have) != sum {
-		return bad("checksum is %x, want %08x", have, sum)
-	}
-	m := segmentMeta{Node: string(b[string(keyNode)])}
+	m := segmentMeta{Format: version, Node: string(b[string(keyNode)])}
 	if copy(m.LogID[:], b[string(keyLogID)]) != len(m.LogID) {
 		return bad("no log id")
 	}

@@ -13,6 +13,7 @@ type segmentWriter struct {
 	path string
 	db   *bbolt.DB
 	tx   *bbolt.Tx
+	inc  uint64
 	size int64 // of the frames in tx
 	any  bool
 }
@@ -29,7 +30,7 @@ func newSegmentWriter(path string, segmentBytes int64, m segmentMeta, descriptor
 	if err := putMeta(db, m, descriptor); err != nil {
 		return nil, errors.CombineErrors(errors.Wrapf(err, "write %s", path), db.Close())
 	}
-	return &segmentWriter{path: path, db: db}, nil
+	return &segmentWriter{path: path, db: db, inc: m.Incarnation}, nil
 }
 
 func (w *segmentWriter) put(frame []byte) (err error) {
@@ -37,11 +38,8 @@ func (w *segmentWriter) put(frame []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	if w.tx == nil {
-		if w.tx, err = w.db.Begin(true); err != nil {
-			return errors.Wrapf(err, "write %s", w.path)
-		}
-		w.tx.Bucket(bucketFrames).FillPercent = 1
+	if err := w.begin(); err != nil {
+		return err
 	}
 	if err := w.tx.Bucket(bucketFrames).Put(be64(in.FirstSeq), frame); err != nil {
 		return errors.Wrapf(err, "write %s", w.path)
@@ -50,6 +48,17 @@ func (w *segmentWriter) put(frame []byte) (err error) {
 	if w.size += int64(len(frame)); w.size >= maxTxBytes {
 		return w.flush()
 	}
+	return nil
+}
+
+func (w *segmentWriter) begin() (err error) {
+	if w.tx != nil {
+		return nil
+	}
+	if w.tx, err = w.db.Begin(true); err != nil {
+		return errors.Wrapf(err, "write %s", w.path)
+	}
+	w.tx.Bucket(bucketFrames).FillPercent = 1
 	return nil
 }
 
@@ -62,11 +71,21 @@ func (w *segmentWriter) flush() error {
 	return errors.Wrapf(tx.Commit(), "write %s", w.path)
 }
 
-// finish seals the segment if asked to, syncs and closes it.
-func (w *segmentWriter) finish(seal *events.Position) error {
-	err := w.flush()
-	if err == nil && seal != nil {
-		err = errors.Wrapf(putSeal(w.db, seal.Seq, seal.Chain), "seal %s", w.path)
+// finish says that the segment ends at a record, seals it if asked to, syncs
+// and closes it.
+func (w *segmentWriter) finish(at events.Position, seal bool) error {
+	err := w.begin()
+	switch {
+	case err != nil:
+	case seal:
+		err = errors.Wrapf(putSeal(w.tx, at.Seq, at.Chain, w.inc), "seal %s", w.path)
+	default:
+		err = errors.Wrapf(putTip(w.tx, tip{seq: at.Seq, chain: at.Chain, incarnation: w.inc}), "write %s", w.path)
+	}
+	if err == nil {
+		err = w.flush()
+	} else if w.tx != nil {
+		err = errors.CombineErrors(err, w.tx.Rollback())
 	}
 	if err == nil {
 		err = errors.Wrapf(w.db.Sync(), "sync %s", w.path)

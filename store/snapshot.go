@@ -171,6 +171,17 @@ func DirSnapshots(dir string) iter.Seq2[*Snapshot, error] {
 	}
 }
 
+// newestSnapshot is the sequence of the newest snapshot that reads well; 0 if
+// there is none. The log reached so far once.
+func newestSnapshot(dir string) uint64 {
+	for s, err := range DirSnapshots(dir) {
+		if err == nil {
+			return s.Seq
+		}
+	}
+	return 0
+}
+
 // Fits says whether the log has the record that the snapshot is of, with its
 // chain; else it is an ErrSnapshot.
 func (l *Log) Fits(s *Snapshot) error { return l.fits(s.Seq, s.Chain) }
