@@ -112,8 +112,9 @@ bench-rdma: build ## the data planes beside raw TCP, memcpy and UCX
 bench-store: deps ## the log beside a raw write and db.Batch
 	$(GO) test -run '^$$' -bench 'Commit|Producers|Open' -benchtime=1x -count=1 ./store
 
-crash: deps-test ## 20,000 crash images of the log
-	PDLOG_CRASH_IMAGES=20000 $(GO) test -count=1 -v ./test/crash
+crash: deps-test ## 50,000 crash images of the log, 6,000 flipped bits
+	PDLOG_FLIPS=6000 $(GO) test -count=1 -v -run 'Flip|Truncated' ./store
+	PDLOG_CRASH_IMAGES=50000 $(GO) test -count=1 -v -timeout 60m ./test/crash
 
 test-browser: deps ## the pictures of pdreplay in a real Chromium
 	$(call apt,chromium)

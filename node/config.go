@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdlog/pdlog/backends"
 	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/store"
 )
 
 // Config is everything a node is told. The zero value does not run: start from
@@ -68,6 +69,8 @@ type Config struct {
 	RDMA RDMAConfig `koanf:"rdma"`
 	NATS NATSConfig `koanf:"nats"`
 	Log  LogConfig  `koanf:"log"`
+
+	Store StoreConfig `koanf:"store"`
 
 	Metrics MetricsConfig `koanf:"metrics"`
 	Engine  EngineConfig  `koanf:"engine"`
@@ -145,6 +148,11 @@ type LogConfig struct {
 	MaxAge time.Duration `koanf:"max_age"`
 }
 
+// StoreConfig is how the event log reaches the disk.
+type StoreConfig struct {
+	Commit string `koanf:"commit"` // one-sync or two-sync (docs/log-format.md, a torn commit)
+}
+
 // DefaultConfig is the one place where defaults stand. Times are SGLang's.
 func DefaultConfig() Config {
 	return Config{
@@ -178,6 +186,8 @@ func DefaultConfig() Config {
 
 		NATS: NATSConfig{Embedded: true, Host: "127.0.0.1", Port: 4222, Cluster: "default", Replicas: 1},
 		Log:  LogConfig{Level: "info", Format: "text", SegmentBytes: 64 << 20, MaxBytes: 16 << 30},
+
+		Store: StoreConfig{Commit: string(store.OneSync)},
 	}
 }
 
@@ -219,6 +229,7 @@ var words = map[string][]string{
 	"rdma.provider":  {"auto", "tcp", "shm"},
 	"log.level":      {"debug", "info", "warn", "error"},
 	"log.format":     {"text", "json"},
+	"store.commit":   {string(store.OneSync), string(store.TwoSync)},
 
 	"decode_allocation_policy": {"early", "prefill_complete"},
 	"sglang_ack_form":          {"v1", "v2"},
@@ -236,7 +247,7 @@ func (c *Config) Validate() error {
 		{"role", c.Role}, {"release_policy", c.ReleasePolicy},
 		{"weak_peers", c.WeakPeers}, {"rdma.provider", c.RDMA.Provider}, {"topology_keys", c.TopologyKeys},
 		{"decode_allocation_policy", c.DecodeAllocationPolicy}, {"sglang_ack_form", c.SGLangAckForm},
-		{"log.level", c.Log.Level}, {"log.format", c.Log.Format},
+		{"log.level", c.Log.Level}, {"log.format", c.Log.Format}, {"store.commit", c.Store.Commit},
 	} {
 		if !slices.Contains(words[w.key], w.have) {
 			return badKey(w.key, "want one of %s, have %q", strings.Join(words[w.key], ", "), w.have)

@@ -205,7 +205,7 @@ func (n *Node) openLog(ctx context.Context) error {
 func (n *Node) openStore(ctx context.Context, snap *store.Snapshot) error {
 	opts := store.Options{
 		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.onDurable, OnRoll: n.onRoll, Socket: n.cfg.SocketPath(), Logger: n.log, Salvage: true,
-		SegmentBytes: n.cfg.Log.SegmentBytes,
+		SegmentBytes: n.cfg.Log.SegmentBytes, Commit: store.CommitMode(n.cfg.Store.Commit),
 	}
 	if snap != nil {
 		opts.TrustBelow = snap.Seq + 1

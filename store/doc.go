@@ -9,6 +9,9 @@
 // repaired in place: it is set aside and what verifies is copied
 // (Options.Salvage, Recovered.LostFrom).
 //
+// A commit takes one sync (Options.Commit): what a power loss tears is told by
+// its tip (tip.go) and taken back, what is damaged otherwise is refused.
+//
 // It assumes a disk that honours fdatasync, and one caller of Append at a time
 // (the node's loop). Everything else may be called from any goroutine. Append
 // does no I/O; OnDurable runs on the committer and must not block. A binary

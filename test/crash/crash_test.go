@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +33,7 @@ func imageCount(t *testing.T) int {
 }
 
 // trace runs the writer's lives under strace and gives the calls of all.
-func trace(t *testing.T, root string, lives ...string) []*call {
+func trace(t *testing.T, root, mode string, lives ...string) []*call {
 	t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
 		t.Skip("needs strace (apt-get install strace)")
@@ -43,7 +44,7 @@ func trace(t *testing.T, root string, lives ...string) []*call {
 		cmd := exec.Command("strace", "-f", "-y", "-xx", "-s", "1048576", "-o", out,
 			"-e", "trace=pwrite64,write,ftruncate,fdatasync,fsync,?rename,?renameat,?renameat2,openat,?unlink,?unlinkat,?mkdirat",
 			os.Args[0], "-test.run=^$")
-		cmd.Env = append(os.Environ(), writerEnv+"="+life+" "+root, "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1")
+		cmd.Env = append(os.Environ(), writerEnv+"="+life+" "+mode+" "+root, "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1")
 		if b, err := cmd.CombinedOutput(); err != nil {
 			if len(b) < 300 && cmd.ProcessState.ExitCode() == 1 {
 				t.Skipf("strace cannot trace here: %v: %s", err, b)
@@ -88,8 +89,9 @@ type job struct {
 }
 
 // images cuts the power at every call in turn, several times over, and gives
-// the errors found. It stops at limit errors.
-func images(t *testing.T, calls []*call, root string, n, limit int, lazy bool) (done int, found []error) {
+// the errors found by look. It stops at limit errors. disk makes what the calls
+// begin on.
+func images(t *testing.T, calls []*call, begin func() *disk, n, limit int, look func(job) error) (done int, found []error) {
 	t.Helper()
 	work := workDir(t)
 	cache := filepath.Join(work, "settled")
@@ -97,7 +99,7 @@ func images(t *testing.T, calls []*call, root string, n, limit int, lazy bool) (
 		t.Fatal(err)
 	}
 	cuts := 0
-	count := newDisk(root, lazy)
+	count := begin()
 	for _, c := range calls {
 		changed, err := count.step(c)
 		if err != nil {
@@ -116,10 +118,8 @@ func images(t *testing.T, calls []*call, root string, n, limit int, lazy bool) (
 	for range 2 {
 		wg.Go(func() {
 			for j := range jobs {
-				err := check(j)
-				if err == nil {
-					err = os.RemoveAll(j.dir)
-				}
+				err := look(j)
+				err = errors.Join(err, os.RemoveAll(j.dir))
 				mu.Lock()
 				done++
 				if err != nil {
@@ -129,7 +129,7 @@ func images(t *testing.T, calls []*call, root string, n, limit int, lazy bool) (
 			}
 		})
 	}
-	d, at, made := newDisk(root, lazy), 0, 0
+	d, at, made := begin(), 0, 0
 	for _, c := range calls {
 		changed, err := d.step(c)
 		if err != nil {
@@ -250,26 +250,123 @@ func readAll(dir string, decode bool) (last uint64, err error) {
 }
 
 // Power fails at every write and sync of three lives of a log, with segment
-// rolls, seals, snapshots, retention and the recovery of a killed life.
+// rolls, seals, snapshots, retention and the recovery of a killed life; then
+// again inside the recoveries of images that a power loss tore, and in the lives
+// that follow them.
 func TestPowerLossLosesNothingAcknowledged(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "log")
 	if err := os.Mkdir(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	calls := trace(t, root, "killed", "closed", "killed")
 	n := imageCount(t)
-	done, found := images(t, calls, root, n, 5, false)
-	for _, err := range found {
-		t.Error(err)
+	calls := trace(t, root, "one-sync", "killed", "closed", "killed")
+	for pattern, least := range map[string]int{"*.db": 3, "*.snap": 2} {
+		if names, err := filepath.Glob(filepath.Join(root, pattern)); err != nil || len(names) < least {
+			t.Fatalf("the lives left %d of %s, want %d at least: too little was rolled and kept", len(names), pattern, least)
+		}
 	}
-	if len(found) == 0 && done != n {
-		t.Errorf("%d images, want %d", done, n)
+	if info, err := store.StatDir(root); err != nil || info.FirstSeq == 1 {
+		t.Fatalf("the log is %+v, %v: retention took nothing", info, err)
 	}
-	t.Logf("%d images, %d wrong", done, len(found))
+	var torn tornImages
+	first := n * 6 / 10
+	expect(t, "three lives", calls, func() *disk { return newDisk(root, false) }, first, torn.check(t))
+	if len(torn.kept) == 0 {
+		t.Fatalf("no image of %d was read from the root before the newest: the fallback was not tried", first)
+	}
+	t.Logf("%d images were read from the root before the newest", torn.count.Load())
+	for _, im := range torn.kept {
+		calls := trace(t, im.dir, "one-sync", "short", "short")
+		expect(t, "recovery", calls, func() *disk {
+			d := newDisk(im.dir, false)
+			if err := d.load(im.copy); err != nil {
+				t.Fatal(err)
+			}
+			d.acked, d.begun = im.acked, im.begun
+			return d
+		}, n*3/10/len(torn.kept), check)
+	}
+	two := filepath.Join(t.TempDir(), "log")
+	if err := os.Mkdir(two, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "two syncs", trace(t, two, "two-sync", "killed", "killed"), func() *disk { return newDisk(two, false) }, n/10, check)
 
-	// The control: a disk that ignores syncs must be caught.
-	done, found = images(t, calls, root, 200, 20, true)
+	// The controls. A disk that ignores syncs must be caught.
+	done, found := images(t, calls, func() *disk { return newDisk(root, true) }, 200, 20, check)
 	if len(found) < 10 {
 		t.Errorf("a disk that ignores syncs: %d of %d images were found", len(found), done)
 	}
+	// A reader that takes whatever tree is whole in itself loses acknowledged
+	// events, and one that takes only the newest root cannot read: the tip is what
+	// makes one sync enough.
+	done, found = images(t, calls, func() *disk { return newDisk(root, false) }, 400, 400, naive)
+	lost, refused := 0, 0
+	for _, err := range found {
+		if errors.Is(err, errNaiveLoss) {
+			lost++
+		} else {
+			refused++
+		}
+	}
+	if lost == 0 || refused == 0 {
+		t.Errorf("without the tip, of %d images %d lost acknowledged events and %d had a newest root that cannot be read: the test provokes nothing", done, lost, refused)
+	}
+	t.Logf("without the tip, of %d images %d lost acknowledged events, %d had a newest root that cannot be read", done, lost, refused)
+}
+
+func expect(t *testing.T, what string, calls []*call, begin func() *disk, n int, look func(job) error) {
+	t.Helper()
+	done, found := images(t, calls, begin, n, 5, look)
+	for _, err := range found {
+		t.Errorf("%s: %v", what, err)
+	}
+	if len(found) == 0 && done != n {
+		t.Errorf("%s: %d images, want %d", what, done, n)
+	}
+	t.Logf("%s: %d images, %d wrong", what, done, len(found))
+}
+
+// tornImages keeps a few of the images whose newest root is torn.
+type tornImages struct {
+	mu    sync.Mutex
+	kept  []tornImage
+	count atomic.Int64
+}
+
+type tornImage struct {
+	dir, copy    string // a writer lives in dir; copy stays as it was
+	acked, begun uint64
+}
+
+const keepTorn = 4
+
+func (k *tornImages) check(t *testing.T) func(job) error {
+	return func(j job) error {
+		if err := check(j); err != nil || j.goOn || !isTorn(j.dir) {
+			return err
+		}
+		if n := k.count.Add(1); n%20 != 1 || n/20 >= keepTorn {
+			return nil
+		}
+		base := t.TempDir()
+		im := tornImage{dir: filepath.Join(base, "log"), copy: filepath.Join(base, "copy"), acked: j.acked, begun: j.begun}
+		if err := errors.Join(os.CopyFS(im.dir, os.DirFS(j.dir)), os.CopyFS(im.copy, os.DirFS(j.dir))); err != nil {
+			return err
+		}
+		k.mu.Lock()
+		k.kept = append(k.kept, im)
+		k.mu.Unlock()
+		return nil
+	}
+}
+
+// isTorn: bbolt's own choice, the newest root, is not the one a reader takes.
+func isTorn(dir string) bool {
+	newest, err := newestWalk(dir)
+	if err != nil {
+		return true
+	}
+	info, err := store.StatDir(dir)
+	return err == nil && newest != info.LastSeq
 }

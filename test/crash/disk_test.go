@@ -55,6 +55,24 @@ func newDisk(root string, lazy bool) *disk {
 		pos: map[int]int64{}, syncing: map[*call][]*write{}, renaming: map[*call]int{}, pending: map[*call]*write{}}
 }
 
+// load begins with the files that lie in dir, all of them durable.
+func (d *disk) load(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return err
+		}
+		d.nextID++
+		ino := &inode{id: d.nextID, durable: b}
+		d.live[e.Name()], d.durable[e.Name()] = ino, ino
+	}
+	return nil
+}
+
 func (w *write) apply(b []byte, sector func() bool) []byte {
 	if w.data == nil {
 		if w.off <= int64(len(b)) {
@@ -295,7 +313,7 @@ func (d *disk) image(rng *rand.Rand, dir, cache string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	mode := rng.IntN(5) // 0: nothing of the rest, 1: all of it, else some
+	mode := rng.IntN(7) // 0: nothing of the rest, 1: all of it, else some
 	keep := len(d.names)
 	switch mode {
 	case 0:
@@ -331,7 +349,7 @@ func (d *disk) image(rng *rand.Rand, dir, cache string) error {
 			continue
 		}
 		b := slices.Clone(ino.durable)
-		prefix := rng.IntN(len(ino.writes) + 1)
+		prefix, one := rng.IntN(len(ino.writes)+1), rng.IntN(max(len(ino.writes), 1))
 		for i, w := range ino.writes {
 			switch mode {
 			case 0:
@@ -347,6 +365,14 @@ func (d *disk) image(rng *rand.Rand, dir, cache string) error {
 				}
 			case 4: // any sector of them
 				b = w.apply(b, func() bool { return rng.IntN(3) > 0 })
+			case 5: // the last one alone: a meta page without what it points to
+				if i == len(ino.writes)-1 {
+					b = w.apply(b, nil)
+				}
+			case 6: // all but one
+				if i != one {
+					b = w.apply(b, nil)
+				}
 			}
 		}
 		if err := os.WriteFile(path, b, 0o644); err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/pdlog/pdlog/store"
 )
 
-const writerEnv = "PDLOG_CRASH_WRITER" // "first DIR", "killed DIR" or "closed DIR"
+const writerEnv = "PDLOG_CRASH_WRITER" // "killed MODE DIR", "closed MODE DIR" or "short MODE DIR"
 
 func TestMain(m *testing.M) {
 	store.VerifyMain()
 	if v := os.Getenv(writerEnv); v != "" {
-		var life, dir string
-		if _, err := fmt.Sscan(v, &life, &dir); err != nil {
+		var life, mode, dir string
+		if _, err := fmt.Sscan(v, &life, &mode, &dir); err != nil {
 			log.Fatal(err)
 		}
-		if err := writer(dir, life); err != nil {
+		if err := writer(dir, life, store.CommitMode(mode)); err != nil {
 			log.Fatal(err)
 		}
 		os.Exit(0) // without Close, unless the life says so
@@ -44,14 +44,17 @@ func event(seq uint64) *events.Event {
 // writer lives one life of a log: commits of all sizes, segment rolls,
 // snapshots, retention. It says what it appended and what it was told is
 // durable, in single writes that the trace shows.
-func writer(dir, life string) error {
+func writer(dir, life string, mode store.CommitMode) error {
 	commits := 120
+	if life == "short" {
+		commits = 12
+	}
 	if n, err := strconv.Atoi(os.Getenv("PDLOG_CRASH_COMMITS")); err == nil {
 		commits = n
 	}
 	ctx := context.Background()
 	l, rec, err := store.Open(ctx, dir, store.Options{
-		Node: "n", Boot: uint64(os.Getpid()), SegmentBytes: segmentBytes,
+		Node: "n", Boot: uint64(os.Getpid()), SegmentBytes: segmentBytes, Commit: mode,
 		OnDurable: func(seq uint64) { _, _ = os.Stdout.WriteString("ack " + strconv.FormatUint(seq, 10) + "\n") },
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -156,4 +157,62 @@ func TestPythonFindsDamage(t *testing.T) {
 	if _, err := store.StatDir(dir); err == nil {
 		t.Error("the Go reader sees no damage")
 	}
+}
+
+// Of a commit that a power loss tore both take the root before it.
+func TestPythonTakesTheRootBeforeATornCommit(t *testing.T) {
+	py := python(t)
+	dir := filepath.Join(t.TempDir(), "log")
+	l, rec, err := store.Open(context.Background(), dir, store.Options{Node: "d0", Boot: 1, SegmentBytes: 256 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func() {
+		e := &events.Event{Seq: l.Appended() + 1, Hlc: l.Appended() + 10, Boot: 1, Incarnation: rec.Incarnation, Room: 1}
+		e.Payload = &events.Event_RoomOpened{RoomOpened: &events.RoomOpened{}}
+		if err := l.Append([]*events.Event{e}, events.Sync); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Sync(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		commit()
+	}
+	frames, err := l.ReadFrames(3, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WriteSnapshot(3, frames[0].Info.Chain, []byte("state")); err != nil {
+		t.Fatal(err)
+	}
+	segment, head := filepath.Join(dir, strings.Repeat("0", 19)+"1.db"), filepath.Join(dir, "head")
+	before, acked := read(t, segment), read(t, head)
+	commit()
+	torn := read(t, segment)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	copy(torn[2*4096:], before[2*4096:]) // the meta page of the last commit, and nothing else of it
+	if err := errors.Join(os.WriteFile(segment, torn, 0o600), os.WriteFile(head, acked, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	info, err := store.StatDir(dir)
+	if err != nil || info.LastSeq != 5 {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	out, err := exec.Command(py, "reader.py", dir).CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte(`"last_seq": 5`)) {
+		t.Errorf("reader.py: %v: %s", err, out)
+	}
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

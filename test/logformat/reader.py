@@ -57,7 +57,7 @@ class Bolt:
     def __init__(self, path):
         with open(path, "rb") as f:
             self.data = f.read()
-        best = None
+        metas = []
         for off in [0] + [1024 << i for i in range(7)]:
             meta = self.data[off + 16:off + 80]
             if len(meta) < 64:
@@ -65,10 +65,17 @@ class Bolt:
             magic, version, size, _, root, _, _, high, txid, total = struct.unpack("<IIIIQQQQQQ", meta)
             if magic != 0xED0CDAED or version != 2 or total != fnv1a(meta[:56]) or off not in (0, size):
                 continue
-            if best is None or txid > best[0]:
-                best = (txid, size, root, high)
-        check(best, "no valid meta page in " + path)
-        _, self.size, self.root, self.high = best
+            metas.append((txid, size, root, high))
+        check(metas, "no valid meta page in " + path)
+        self.metas = sorted(metas, reverse=True)
+        self.take(0)
+
+    def take(self, i):
+        """Reads from the newest root (0), or from the one before (1)."""
+        self.txid, self.size, self.root, self.high = self.metas[i]
+
+    def has_older(self):
+        return len(self.metas) > 1 and self.metas[0][0] == self.metas[1][0] + 1
 
     def page(self, num):
         check(2 <= num < self.high, "page %d of %d" % (num, self.high))
@@ -133,36 +140,98 @@ class Log:
         if len(b) != 20 or b[:4] not in (b"PDH1", b"PDHC"):
             return None
         seq, chain, total = struct.unpack("<QII", b[4:])
-        return (seq, chain) if crc32c(b[:16]) == total else None
+        return (seq, chain, b[:4] == b"PDHC") if crc32c(b[:16]) == total else None
+
+    def newest_snapshot(self):
+        """The sequence of the newest snapshot that reads well, else 0."""
+        for name in sorted((n for n in os.listdir(self.dir) if re.fullmatch(r"\d{20}\.snap", n)), reverse=True):
+            with open(os.path.join(self.dir, name), "rb") as f:
+                b = f.read()
+            if len(b) >= 28 and b[:4] == b"PDS1":
+                seq, _, n = struct.unpack_from("<QIQ", b, 4)
+                if seq == int(name[:20]) and len(b) == 28 + n and crc32c(b[:-4]) == struct.unpack("<I", b[-4:])[0]:
+                    return seq
+        return 0
+
+    def state(self):
+        return self.seq, self.chain, self.hlc, self.head_chain, self.first, self.node, self.id
+
+    def restore(self, state):
+        self.seq, self.chain, self.hlc, self.head_chain, self.first, self.node, self.id = state
+
+    def walk(self, db, i, name):
+        """Reads a segment to its end and goes back; gives where it ended and its tip."""
+        before = self.state()
+        try:
+            for _ in self.segment(db, i, name):
+                pass
+            return self.seq, self.tip
+        finally:
+            self.restore(before)
+
+    def choose(self, db, i, name):
+        """Takes the root before the newest, if that is a commit that a power loss tore."""
+        try:
+            self.walk(db, i, name)
+        except (Damaged, struct.error, KeyError):
+            if not db.has_older():
+                return
+            db.take(1)
+            try:
+                end, tip = self.walk(db, i, name)
+                known = max(self.head[0] if self.head else 0, self.newest_snapshot())
+                torn = tip is not None and tip[4] & 1 and not self.sealed and end >= known
+            except (Damaged, struct.error, KeyError):
+                torn = False
+            if not torn:
+                db.take(0)
 
     def events(self):
         for i, name in enumerate(self.segments):
             db = Bolt(os.path.join(self.dir, name))
-            meta = dict(db.bucket(b"meta"))
-            check(struct.unpack(">I", meta[b"format"])[0] == 1, "unknown format")
-            keys = (b"format", b"node", b"log_id", b"first_seq", b"chain_start", b"boot", b"incarnation", b"descriptor")
-            total = crc32c(b"".join(struct.pack(">I", len(meta[k])) + meta[k] for k in keys))
-            check(struct.unpack(">I", meta[b"crc"])[0] == total, "checksum of meta of " + name)
-            first, = struct.unpack(">Q", meta[b"first_seq"])
-            start, = struct.unpack(">I", meta[b"chain_start"])
-            check(first == int(name[:20]), "name and first_seq differ")
-            if i == 0:
-                self.first, self.seq, self.chain, self.hlc = first, first - 1, start, 0
-                self.node, self.id = meta[b"node"].decode(), meta[b"log_id"].hex()
-                self.message = self.schema(meta[b"descriptor"])
-            check((self.node, self.id) == (meta[b"node"].decode(), meta[b"log_id"].hex()), "another log")
-            check((self.seq + 1, self.chain) == (first, start), "segment %d does not continue the log" % first)
-            for key, frame in db.bucket(b"frames"):
-                yield from self.frame(struct.unpack(">Q", key)[0], frame)
-            if b"last_seq" in meta:
-                last, = struct.unpack(">Q", meta[b"last_seq"])
-                head, = struct.unpack(">I", meta[b"chain_head"])
-                check((self.seq, self.chain) == (last, head), "the seal says %d" % last)
-            else:
-                check(i == len(self.segments) - 1, "segment %d is not sealed" % first)
+            if i == len(self.segments) - 1 and not (self.head and self.head[2]):
+                self.choose(db, i, name)
+            yield from self.segment(db, i, name)
         if self.head:
             check(self.head[0] <= self.seq, "head says %d, the log ends at %d" % (self.head[0], self.seq))
             check(self.head_chain in (None, self.head[1]), "head has another chain")
+
+    def check_tip(self, db, name):
+        tip = dict(db.bucket(b"tip"))[b"tip"]
+        check(len(tip) == 36 and crc32c(tip[:32]) == struct.unpack(">I", tip[32:])[0], "checksum of the tip of " + name)
+        self.tip = struct.unpack(">QQIQI", tip[:32])
+        check(self.tip[0] == db.txid, "root of transaction %d under the meta page of %d" % (self.tip[0], db.txid))
+        check(self.tip[1:3] == (self.seq, self.chain), "the tip says %d, the frames end at %d" % (self.tip[1], self.seq))
+
+    def segment(self, db, i, name):
+        meta = dict(db.bucket(b"meta"))
+        version, = struct.unpack(">I", meta[b"format"])
+        check(version in (1, 2), "unknown format")
+        keys = (b"format", b"node", b"log_id", b"first_seq", b"chain_start", b"boot", b"incarnation", b"descriptor")
+        if version > 1 or set(meta) - {b"last_seq", b"chain_head"} != set(keys):
+            total = crc32c(b"".join(struct.pack(">I", len(meta[k])) + meta[k] for k in keys))
+            check(struct.unpack(">I", meta[b"crc"])[0] == total, "checksum of meta of " + name)
+        first, = struct.unpack(">Q", meta[b"first_seq"])
+        start, = struct.unpack(">I", meta[b"chain_start"])
+        check(first == int(name[:20]), "name and first_seq differ")
+        if i == 0:
+            self.first, self.seq, self.chain, self.hlc = first, first - 1, start, 0
+            self.node, self.id = meta[b"node"].decode(), meta[b"log_id"].hex()
+            self.message = self.schema(meta[b"descriptor"])
+        check((self.node, self.id) == (meta[b"node"].decode(), meta[b"log_id"].hex()), "another log")
+        check((self.seq + 1, self.chain) == (first, start), "segment %d does not continue the log" % first)
+        for key, frame in db.bucket(b"frames"):
+            yield from self.frame(struct.unpack(">Q", key)[0], frame)
+        self.tip = None
+        if version > 1:
+            self.check_tip(db, name)
+        self.sealed = b"last_seq" in meta
+        if self.sealed:
+            last, = struct.unpack(">Q", meta[b"last_seq"])
+            head, = struct.unpack(">I", meta[b"chain_head"])
+            check((self.seq, self.chain) == (last, head), "the seal says %d" % last)
+        else:
+            check(i == len(self.segments) - 1, "segment %d is not sealed" % first)
 
     def schema(self, raw):
         pool = descriptor_pool.DescriptorPool()
