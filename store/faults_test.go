@@ -14,9 +14,9 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
-	"time"
 
 	"github.com/pdlog/pdlog/events"
 )
