@@ -14,6 +14,7 @@ import (
 	"github.com/pdlog/pdlog/backends"
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/store"
+	"github.com/pdlog/pdlog/store/mirror"
 )
 
 // Config is everything a node is told. The zero value does not run: start from
@@ -126,11 +127,50 @@ type RDMAConfig struct {
 // NATSConfig is the mirror.
 type NATSConfig struct {
 	Embedded bool   `koanf:"embedded"` // run a JetStream server in this process
-	URL      string `koanf:"url"`      // of a server or cluster; empty and not embedded = no mirror
+	URL      string `koanf:"url"`      // of a server, or of several of a cluster with commas; empty and not embedded = no mirror
 	Host     string `koanf:"host"`     // embedded: listen host
 	Port     int    `koanf:"port"`     // embedded: listen port; -1 = any
 	Cluster  string `koanf:"cluster"`  // second word of the subjects
 	Replicas int    `koanf:"replicas"` // of the streams
+
+	// How to get into the servers of url; files, read again at every connect.
+	Credentials string `koanf:"credentials"` // a user's JWT and seed
+	NKey        string `koanf:"nkey"`        // a user's nkey seed
+	CA          string `koanf:"ca"`          // PEM, authorities of the servers' certificates; empty = the system's
+	Cert        string `koanf:"cert"`        // PEM, this node's certificate
+	Key         string `koanf:"key"`         // PEM, its key
+
+	LagAlarm time.Duration `koanf:"lag_alarm"` // age of the oldest event that is not mirrored at which the node says so
+}
+
+func (c *NATSConfig) access() mirror.Access {
+	return mirror.Access{Credentials: c.Credentials, NKey: c.NKey, CA: c.CA, Cert: c.Cert, Key: c.Key}
+}
+
+// validate checks the keys of the mirror.
+func (c *NATSConfig) validate() error {
+	if !clusterWord.MatchString(c.Cluster) {
+		return badKey("nats.cluster", "want letters, digits, - and _, have %q", c.Cluster)
+	}
+	if c.LagAlarm < time.Second {
+		return badKey("nats.lag_alarm", "want at least 1s, have %s", c.LagAlarm)
+	}
+	if c.URL == "" {
+		if c.access() != (mirror.Access{}) {
+			return badKey("nats.url", "is not set, and credentials or certificates are: the embedded server asks for none")
+		}
+		return nil
+	}
+	if _, path, err := mirror.ParseURL(c.URL); err != nil || path != "" {
+		return badKey("nats.url", "want nats://HOST:PORT[,HOST:PORT], have %q", mirror.Redact(c.URL))
+	}
+	if c.Credentials != "" && c.NKey != "" {
+		return badKey("nats.nkey", "is set, and nats.credentials is: one of them, please")
+	}
+	if (c.Cert == "") != (c.Key == "") {
+		return badKey("nats.key", "nats.cert and nats.key go together")
+	}
+	return nil
 }
 
 // LogConfig is the event log and the process's own log lines.
@@ -184,7 +224,7 @@ func DefaultConfig() Config {
 		HTTP:       HTTPConfig{Listen: "127.0.0.1:0"},
 		Limits:     LimitsConfig{Rooms: 1 << 17, Peers: 1 << 14, Chunks: 1 << 16, MessageBytes: 4 << 20, FrameBytes: 64 << 20},
 
-		NATS: NATSConfig{Embedded: true, Host: "127.0.0.1", Port: 4222, Cluster: "default", Replicas: 1},
+		NATS: NATSConfig{Embedded: true, Host: "127.0.0.1", Port: 4222, Cluster: "default", Replicas: 1, LagAlarm: 30 * time.Second},
 		Log:  LogConfig{Level: "info", Format: "text", SegmentBytes: 64 << 20, MaxBytes: 16 << 30},
 
 		Store: StoreConfig{Commit: string(store.OneSync)},
@@ -309,8 +349,8 @@ func (c *Config) Validate() error {
 	if net.ParseIP(c.advertised()) == nil {
 		return badKey("advertise", "want an address that peers can reach, have %q", c.advertised())
 	}
-	if !clusterWord.MatchString(c.NATS.Cluster) {
-		return badKey("nats.cluster", "want letters, digits, - and _, have %q", c.NATS.Cluster)
+	if err := c.NATS.validate(); err != nil {
+		return err
 	}
 	if m := c.Metrics.Listen; m != "" {
 		if _, _, err := net.SplitHostPort(m); err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/knadh/koanf/providers/structs"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+
+	"github.com/pdlog/pdlog/store/mirror"
 )
 
 // Where a value came from.
@@ -137,9 +139,17 @@ func load(path string, environ []string, flags *pflag.FlagSet) (*Loaded, error) 
 		if from == "" {
 			from = OriginDefault
 		}
-		l.settings = append(l.settings, Setting{Key: key, Value: show(k.Get(key)), Origin: from})
+		l.settings = append(l.settings, Setting{Key: key, Value: settingText(key, k.Get(key)), Origin: from})
 	}
 	return l, nil
+}
+
+// settingText shows a value without the secrets that a URL can hold.
+func settingText(key string, v any) string {
+	if key == "nats.url" {
+		return mirror.Redact(show(v))
+	}
+	return show(v)
 }
 
 // unmarshal reads key by key, so that an error names its key.

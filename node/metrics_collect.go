@@ -123,11 +123,12 @@ func (n *Node) poolPages() int {
 
 // collector gives what is read at the scrape.
 type collector struct {
-	n                                   *Node
-	rooms, pages, peers                 *prometheus.Desc
-	quarantined, oldest, open           *prometheus.Desc
-	ready, answers, queue, durable, lag *prometheus.Desc
-	pending, lost, revokes              *prometheus.Desc
+	n                              *Node
+	rooms, pages, peers            *prometheus.Desc
+	quarantined, oldest, open      *prometheus.Desc
+	ready, answers, queue, durable *prometheus.Desc
+	lag, lagAge, mirrorUp          *prometheus.Desc
+	pending, lost, revokes         *prometheus.Desc
 }
 
 var _ prometheus.Collector = (*collector)(nil)
@@ -150,6 +151,8 @@ func newCollector(n *Node) *collector {
 		pending:     d("pdnode_effects_pending", "Effects that wait for their events to be durable."),
 		durable:     d("pdnode_log_durable_seq", "Last sequence of the log that is on disk."),
 		lag:         d("pdnode_mirror_lag_events", "Durable events that the mirror does not have; of a node with a mirror."),
+		lagAge:      d("pdnode_mirror_lag_seconds", "Age of the oldest durable event that the mirror does not have; 0 = none."),
+		mirrorUp:    d("pdnode_mirror_up", "1 if the mirror takes events, 0 while something keeps it from that."),
 		lost:        d("pdnode_messages_lost_total", "Messages to peers that were dropped or could not be sent."),
 		revokes:     d("pdnode_revocations_failed_total", "Revocations of leases that failed."),
 	}
@@ -158,7 +161,8 @@ func newCollector(n *Node) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.rooms, c.pages, c.peers, c.quarantined, c.oldest, c.open, c.ready, c.answers, c.queue, c.pending, c.durable, c.lag, c.lost, c.revokes,
+		c.rooms, c.pages, c.peers, c.quarantined, c.oldest, c.open, c.ready, c.answers, c.queue, c.pending, c.durable,
+		c.lag, c.lagAge, c.mirrorUp, c.lost, c.revokes,
 	} {
 		ch <- d
 	}
@@ -177,7 +181,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.pending, float64(n.out.pending()))
 	gauge(c.durable, float64(n.store.Durable()))
 	if n.mirror != nil {
-		gauge(c.lag, float64(n.mirror.m.Lag()))
+		lag, age := n.mirror.m.Behind(time.Now())
+		gauge(c.lag, float64(lag))
+		gauge(c.lagAge, age.Seconds())
+		gauge(c.mirrorUp, truth(n.mirror.failure() == nil))
 	}
 	total(c.lost, n.senders.lost.Load())
 	total(c.revokes, n.revokeFailed.Load())

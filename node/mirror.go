@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/errors"
 
@@ -41,10 +42,12 @@ func (n *Node) openMirror(context.Context) error {
 			return errors.Wrap(err, "nats.embedded")
 		}
 		r.server, r.address = s, s.ClientURL()
+	} else if err := n.cfg.NATS.access().Check(); err != nil {
+		return badKey("nats", "%v", err)
 	}
 	n.mirror = r
 	m, err := mirror.New(mirror.Options{
-		URL: r.address, Cluster: n.cfg.NATS.Cluster, Node: n.cfg.Node, Log: n.store,
+		URL: r.address, Access: n.cfg.NATS.access(), LagAlarm: n.cfg.NATS.LagAlarm, Cluster: n.cfg.NATS.Cluster, Node: n.cfg.Node, Log: n.store,
 		Replicas: n.cfg.NATS.Replicas, Logger: n.log,
 	})
 	if err != nil {
@@ -54,7 +57,7 @@ func (n *Node) openMirror(context.Context) error {
 	return nil
 }
 
-func (r *mirrorRun) url() string { return r.address }
+func (r *mirrorRun) url() string { return mirror.Redact(r.address) }
 
 func (r *mirrorRun) start(ctx context.Context) {
 	// Not the node's own life: the end of the log is mirrored too, see stop.
@@ -96,7 +99,9 @@ func (r *mirrorRun) failure() error {
 }
 
 func (r *mirrorRun) describe(s *enginepb.StatusResponse) {
-	s.Mirror, s.MirrorLag, s.NatsUrl = true, r.m.Lag(), r.address
+	s.Mirror, s.NatsUrl = true, mirror.Redact(r.address)
+	lag, age := r.m.Behind(time.Now())
+	s.MirrorLag, s.MirrorLagMs = lag, uint64(age.Milliseconds()) //nolint:gosec // not negative
 	if err := r.failure(); err != nil {
 		s.MirrorError = err.Error()
 	}

@@ -3,11 +3,9 @@ package node
 import (
 	"context"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pdlog/pdlog/projector"
 	"github.com/pdlog/pdlog/store/mirror"
@@ -30,31 +28,22 @@ func (n *Node) pastUnknown(ctx context.Context) []string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, pastTime)
 	defer cancel()
-	nc, err := nats.Connect(n.mirror.address, nats.Name("pdlog start "+n.cfg.Node), nats.Timeout(pastTime), nats.NoReconnect())
+	nc, err := mirror.Dial(n.mirror.address, n.cfg.NATS.access(), nats.Name("pdlog start "+n.cfg.Node), nats.Timeout(pastTime), nats.NoReconnect())
 	if err != nil {
 		n.log.Warn("the mirror cannot be asked for this node's past", "err", err)
 		return nil
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
+	in, known, err := mirror.LastOf(ctx, nc, n.cfg.NATS.Cluster, n.cfg.Node)
 	if err != nil {
+		n.log.Warn("the mirror cannot be asked for this node's past", "err", err)
 		return nil
 	}
-	s, err := js.Stream(ctx, mirror.StreamLog)
-	if err != nil {
-		return nil // there is none yet: nothing was ever mirrored
-	}
-	last, err := s.GetLastMsgForSubject(ctx, mirror.SubjectLog(n.cfg.NATS.Cluster, n.cfg.Node))
-	if err != nil {
-		return nil // nobody of this name
-	}
-	seq, err := strconv.ParseUint(last.Header.Get(mirror.HeaderLastSeq), 10, 64)
-	id := last.Header.Get(mirror.HeaderLogID)
-	if err == nil && id == n.store.LogID().String() && seq <= n.store.Appended() {
+	if !known || in.LogID == n.store.LogID() && in.LastSeq <= n.store.Appended() {
 		return nil
 	}
 	n.log.Error("the mirror remembers more of this node than its log: its past is unknown",
-		"mirror_log", id, "mirror_seq", seq, "log", n.store.LogID().String(), "log_seq", n.store.Appended())
+		"mirror_log", in.LogID.String(), "mirror_seq", in.LastSeq, "log", n.store.LogID().String(), "log_seq", n.store.Appended())
 	return n.askable(ctx)
 }
 

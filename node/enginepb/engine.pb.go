@@ -2265,6 +2265,7 @@ type StatusResponse struct {
 	Http             string                 `protobuf:"bytes,30,opt,name=http,proto3" json:"http,omitempty"`                                     // address of the page, empty without one
 	EngineListen     string                 `protobuf:"bytes,31,opt,name=engine_listen,json=engineListen,proto3" json:"engine_listen,omitempty"` // address of the engine API on TCP, empty without one
 	Engine           bool                   `protobuf:"varint,32,opt,name=engine,proto3" json:"engine,omitempty"`                                // an engine watches
+	MirrorLagMs      uint64                 `protobuf:"varint,40,opt,name=mirror_lag_ms,json=mirrorLagMs,proto3" json:"mirror_lag_ms,omitempty"` // age of the oldest event that is not mirrored
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2521,6 +2522,13 @@ func (x *StatusResponse) GetEngine() bool {
 		return x.Engine
 	}
 	return false
+}
+
+func (x *StatusResponse) GetMirrorLagMs() uint64 {
+	if x != nil {
+		return x.MirrorLagMs
+	}
+	return 0
 }
 
 type RoomsRequest struct {
@@ -3943,7 +3951,7 @@ const file_engine_proto_rawDesc = "" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\"-\n" +
 	"\x13DestinationResponse\x12\x16\n" +
 	"\x06frames\x18\x01 \x03(\fR\x06frames\"\x0f\n" +
-	"\rStatusRequest\"\x92\b\n" +
+	"\rStatusRequest\"\xb6\b\n" +
 	"\x0eStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -3982,7 +3990,8 @@ const file_engine_proto_rawDesc = "" +
 	"\x0euptime_seconds\x18\x1d \x01(\x01R\ruptimeSeconds\x12\x12\n" +
 	"\x04http\x18\x1e \x01(\tR\x04http\x12#\n" +
 	"\rengine_listen\x18\x1f \x01(\tR\fengineListen\x12\x16\n" +
-	"\x06engine\x18  \x01(\bR\x06engine\x1a;\n" +
+	"\x06engine\x18  \x01(\bR\x06engine\x12\"\n" +
+	"\rmirror_lag_ms\x18( \x01(\x04R\vmirrorLagMs\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"$\n" +

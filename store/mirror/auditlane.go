@@ -172,7 +172,7 @@ func (l *auditLane) send(ctx context.Context, e *events.Event) error {
 	if l.salt > 0 {
 		id = fmt.Sprintf("%s;%d", id, l.salt)
 	}
-	seq, err := l.m.publish(ctx, l.js, msg, id, l.filter(), l.after)
+	seq, err := l.m.publish(ctx, l.js, StreamAudit, msg, id, l.filter(), l.after)
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func (l *logLane) send(ctx context.Context, frames []store.Frame) error {
 	if l.salt > 0 {
 		id = fmt.Sprintf("%s;%d", id, l.salt)
 	}
-	seq, err := l.m.publish(ctx, l.js, msg, id, l.m.subject, l.after)
+	seq, err := l.m.publish(ctx, l.js, StreamLog, msg, id, l.m.subject, l.after)
 	if err != nil {
 		return err
 	}
@@ -151,6 +151,9 @@ func (l *logLane) resume(ctx context.Context) error {
 // one.
 func (l *logLane) start(last uint64, chain uint32) error {
 	log := l.m.opts.Log
+	if had := l.m.mirrored.Load(); had > last { // cases.md C-75, C-77
+		l.m.notice(NoticeLost, fmt.Sprintf("stream %s ends at record %d of this log, it had acknowledged %d: what it lost is published again", StreamLog, last, had))
+	}
 	if durable := log.Durable(); last > durable {
 		return errors.Wrapf(ErrMirrorAhead, "the stream has record %d of log %s, the log ends at %d: acknowledged events are missing here",
 			last, log.LogID(), durable)
@@ -172,7 +175,7 @@ func (l *logLane) start(last uint64, chain uint32) error {
 			return errors.Wrap(err, "read log for the mirror")
 		}
 		if len(frames) > 0 { // retention was faster than the mirror (store.md 6.8)
-			l.m.notice(NoticeHole, fmt.Sprintf("records %d to %d left the log before they were mirrored", l.next, first-1))
+			l.m.notice(NoticeHole, fmt.Sprintf("records %d to %d are not on stream %s, and the log does not keep them any more", l.next, first-1, StreamLog))
 			l.next, l.chain = first, frames[0].Info.PrevChain
 		}
 	}

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/store"
 )
 
@@ -34,7 +36,11 @@ type NoticeKind string
 const (
 	NoticeAhead    NoticeKind = "ahead"     // ErrMirrorAhead
 	NoticeDiverged NoticeKind = "diverged"  // ErrMirrorDiverged
-	NoticeHole     NoticeKind = "hole"      // events left the log before they were mirrored
+	NoticeHole     NoticeKind = "hole"      // events are not on the stream, and not in the log any more
+	NoticeLost     NoticeKind = "lost"      // the stream lacks what it had acknowledged; it is published again
+	NoticeFull     NoticeKind = "full"      // the stream takes nothing more
+	NoticeBehind   NoticeKind = "behind"    // the oldest event that is not mirrored is older than Options.LagAlarm
+	NoticeCaughtUp NoticeKind = "caught_up" // after full or behind: the mirror goes on, or is near again
 	NoticeOtherLog NoticeKind = "other_log" // the stream holds another log of this node name
 	NoticeStream   NoticeKind = "stream"    // the stream exists with settings that can lose messages
 )
@@ -47,7 +53,8 @@ type Notice struct {
 
 // Options of New. Cluster, Node, Log and one of URL and Conn are required.
 type Options struct {
-	URL      string     // connected to by Run, for ever
+	URL      string     // connected to by Run, for ever; several servers with commas between them
+	Access   Access     // with URL
 	Conn     *nats.Conn // used and left open; should have ReconnectBufSize(-1)
 	Cluster  string
 	Node     string
@@ -58,6 +65,9 @@ type Options struct {
 	// CheckEvery is how often an idle mirror looks whether the stream is still
 	// what it was; default 30 s.
 	CheckEvery time.Duration
+	// LagAlarm is the age of the oldest event that is not mirrored at which the
+	// mirror says so; default 30 s.
+	LagAlarm time.Duration
 	// OnNotice is called from Run's goroutines. Everything is logged as well.
 	OnNotice func(Notice)
 	Logger   *slog.Logger
@@ -70,6 +80,7 @@ const (
 	defaultCheckEvery     = 30 * time.Second
 	backoffMin            = 50 * time.Millisecond
 	backoffMax            = 5 * time.Second
+	defaultLagAlarm       = 30 * time.Second
 )
 
 // Mirror publishes one node's log. New is the only way in.
@@ -81,6 +92,7 @@ type Mirror struct {
 	mirrored atomic.Uint64
 	audited  atomic.Uint64
 	ahead    atomic.Bool
+	full     [2]atomic.Bool // log stream, audit stream
 
 	mu       sync.Mutex
 	progress chan struct{} // closed and replaced when mirrored or audited moves
@@ -102,6 +114,9 @@ func New(o Options) (*Mirror, error) {
 	}
 	if o.CheckEvery == 0 {
 		o.CheckEvery = defaultCheckEvery
+	}
+	if o.LagAlarm == 0 {
+		o.LagAlarm = defaultLagAlarm
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -128,6 +143,22 @@ func (m *Mirror) Lag() uint64 {
 		return 0
 	}
 	return d - s
+}
+
+// Behind is how many durable events the mirror lacks and how old the oldest of
+// them is by the clock of its event. It reads one frame of the log.
+func (m *Mirror) Behind(now time.Time) (lag uint64, age time.Duration) {
+	lag = m.Lag()
+	if lag == 0 {
+		return 0, 0
+	}
+	log := m.opts.Log
+	frames, err := log.ReadFrames(max(m.mirrored.Load()+1, log.First()), 1)
+	if err != nil || len(frames) == 0 {
+		return lag, 0 // the log is closed
+	}
+	at := time.UnixMilli(int64(events.HLC(frames[0].Info.FirstHLC).Millis())) //nolint:gosec // 48 bits
+	return lag, max(now.Sub(at), 0)
 }
 
 // Ahead says that the stream has events of this log that the log lost.
@@ -193,8 +224,12 @@ func (m *Mirror) setErr(of *error, err error) {
 
 func (m *Mirror) notice(kind NoticeKind, detail string) {
 	level := slog.LevelWarn
-	if kind == NoticeAhead || kind == NoticeDiverged {
+	switch kind {
+	case NoticeAhead, NoticeDiverged, NoticeFull, NoticeHole, NoticeLost:
 		level = slog.LevelError
+	case NoticeCaughtUp:
+		level = slog.LevelInfo
+	case NoticeOtherLog, NoticeStream, NoticeBehind:
 	}
 	m.log.Log(context.Background(), level, "mirror: "+detail, "kind", string(kind))
 	if m.opts.OnNotice != nil {
@@ -209,9 +244,10 @@ func (m *Mirror) Run(ctx context.Context) error {
 	nc := m.opts.Conn
 	if nc == nil {
 		var err error
-		nc, err = nats.Connect(m.opts.URL,
+		nc, err = Dial(m.opts.URL, m.opts.Access,
 			nats.Name("pdlog mirror "+m.opts.Node),
 			nats.RetryOnFailedConnect(true),
+			nats.IgnoreAuthErrorAbort(), // credentials are put right without a restart of the node
 			nats.MaxReconnects(-1),
 			nats.ReconnectWait(backoffMin*4),
 			nats.ReconnectJitter(backoffMin*2, backoffMin*2),
@@ -220,7 +256,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 			nats.ReconnectBufSize(-1), // a publish while down fails at once instead of piling up (store.md 4.3)
 		)
 		if err != nil {
-			return errors.Wrapf(err, "connect mirror to %s", m.opts.URL)
+			return errors.Wrap(err, "mirror")
 		}
 		defer nc.Close()
 	}
@@ -229,8 +265,9 @@ func (m *Mirror) Run(ctx context.Context) error {
 		return errors.Wrap(err, "mirror")
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return m.keep(gctx, &m.logErr, (&logLane{m: m, js: js}).session) })
-	g.Go(func() error { return m.keep(gctx, &m.auditErr, (&auditLane{m: m, js: js}).session) })
+	g.Go(func() error { return m.keep(gctx, nc, &m.logErr, (&logLane{m: m, js: js}).session) })
+	g.Go(func() error { return m.keep(gctx, nc, &m.auditErr, (&auditLane{m: m, js: js}).session) })
+	g.Go(func() error { return m.watchLag(gctx) })
 	err = g.Wait()
 	if ctx.Err() != nil && !final(err) {
 		return nil
@@ -240,7 +277,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 
 // keep runs sessions of a lane until one ends it, backing off between them;
 // a session that got something done starts the backing off anew.
-func (m *Mirror) keep(ctx context.Context, trouble *error, session func(context.Context) (done bool, err error)) error {
+func (m *Mirror) keep(ctx context.Context, nc *nats.Conn, trouble *error, session func(context.Context) (done bool, err error)) error {
 	wait := backoffMin
 	for {
 		done, err := session(ctx)
@@ -266,6 +303,9 @@ func (m *Mirror) keep(ctx context.Context, trouble *error, session func(context.
 		if errors.Is(err, errConflict) || errors.Is(err, errDuplicate) {
 			m.log.Debug("mirror: reading back", "why", err)
 		} else {
+			if !nc.IsConnected() && nc.LastError() != nil { // why, where the request knows only that it got no answer
+				err = errors.Wrapf(err, "not connected: %v", nc.LastError())
+			}
 			m.setErr(trouble, err)
 			m.log.Warn("mirror: trying again", "lag", m.Lag(), "in", wait, "err", err)
 		}
@@ -277,5 +317,28 @@ func (m *Mirror) keep(ctx context.Context, trouble *error, session func(context.
 			return ctx.Err()
 		}
 		wait = min(2*wait, backoffMax)
+	}
+}
+
+// watchLag reports a mirror that has fallen behind, and one that is back.
+func (m *Mirror) watchLag(ctx context.Context) error {
+	tick := time.NewTicker(max(m.opts.LagAlarm/8, time.Millisecond))
+	defer tick.Stop()
+	behind := false
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		lag, age := m.Behind(time.Now())
+		switch {
+		case !behind && age > m.opts.LagAlarm:
+			behind = true
+			m.notice(NoticeBehind, fmt.Sprintf("%d events are not mirrored, the oldest is %s old", lag, age.Round(time.Second)))
+		case behind && age <= m.opts.LagAlarm/2:
+			behind = false
+			m.notice(NoticeCaughtUp, fmt.Sprintf("%d events are not mirrored, the oldest is %s old", lag, age.Round(time.Second)))
+		}
 	}
 }

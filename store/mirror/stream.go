@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/cockroachdb/errors"
 	"github.com/nats-io/nats.go"
@@ -38,7 +39,7 @@ func (m *Mirror) ensureStream(ctx context.Context, js jetstream.JetStream, name,
 
 // publish sends one message that must follow the message at stream sequence
 // after among those that match filter, and waits for the acknowledgement.
-func (m *Mirror) publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, id, filter string, after uint64) (uint64, error) {
+func (m *Mirror) publish(ctx context.Context, js jetstream.JetStream, stream string, msg *nats.Msg, id, filter string, after uint64) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.opts.PublishTimeout)
 	defer cancel()
 	ack, err := js.PublishMsg(ctx, msg, jetstream.WithMsgID(id), jetstream.WithExpectLastSequenceForSubject(after, filter))
@@ -48,13 +49,39 @@ func (m *Mirror) publish(ctx context.Context, js jetstream.JetStream, msg *nats.
 			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
 			return 0, errors.Wrapf(errConflict, "%s: %v", id, err)
 		}
+		m.noteFull(stream, err)
 		return 0, errors.Wrapf(err, "publish %s", id)
 	}
+	m.noteFull(stream, nil)
 	if ack.Duplicate {
 		return 0, errors.Wrapf(errDuplicate, "%s", id)
 	}
 	return ack.Sequence, nil
 }
+
+// noteFull tells, once each, that a stream takes nothing more for want of room
+// and that it does again.
+func (m *Mirror) noteFull(stream string, err error) {
+	full := &m.full[0]
+	if stream == StreamAudit {
+		full = &m.full[1]
+	}
+	if err == nil {
+		if full.CompareAndSwap(true, false) {
+			m.notice(NoticeCaughtUp, fmt.Sprintf("stream %s takes messages again", stream))
+		}
+		return
+	}
+	var api *jetstream.APIError
+	if errors.As(err, &api) && slices.Contains(fullCodes, api.ErrorCode) && full.CompareAndSwap(false, true) {
+		m.notice(NoticeFull, fmt.Sprintf("stream %s takes nothing more: %s; the log keeps what is not mirrored", stream, api.Description))
+	}
+}
+
+// fullCodes are the server's ways to say that there is no room: limits of the
+// account and the server, and what the stream's store says (its own limits, the
+// disk).
+var fullCodes = []jetstream.ErrorCode{10002, 10023, 10028, 10047, 10077}
 
 // findLast gives the last message that matches filter, nil if there is none.
 func findLast(ctx context.Context, s jetstream.Stream, filter string) (*jetstream.RawStreamMsg, error) {

@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -95,21 +94,6 @@ func splitLog(subject string) (cluster, node string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, prefixLog)
 	c, n, ok2 := strings.Cut(rest, ".")
 	return untoken(c), untoken(n), ok && ok2 && !strings.Contains(n, ".")
-}
-
-// ParseURL takes nats://host:port[/cluster] apart: what to connect to, and the
-// cluster to look at, "" for all. The error is ErrURL.
-func ParseURL(s string) (server, cluster string, err error) {
-	u, err := url.Parse(s)
-	if err != nil {
-		return "", "", errors.Wrapf(ErrURL, "%s: %v", s, err)
-	}
-	if (u.Scheme != "nats" && u.Scheme != "tls") || u.Host == "" || strings.Contains(strings.Trim(u.Path, "/"), "/") {
-		return "", "", errors.Wrapf(ErrURL, "%s: want nats://host:port[/cluster]", s)
-	}
-	cluster = strings.Trim(u.Path, "/")
-	u.Path = ""
-	return u.String(), cluster, nil
 }
 
 // logHead is what the headers of a log message say.

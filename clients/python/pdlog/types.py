@@ -149,6 +149,7 @@ class Status:
     rooms: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     uptime_seconds: float = 0.0
+    mirror_lag_ms: int = 0
 
 
 @dataclass(frozen=True)

@@ -39,14 +39,20 @@ func statusRows(s *enginepb.StatusResponse) [][]string {
 	}
 	mirror := "none"
 	if s.GetMirror() {
-		mirror = fmt.Sprintf("%s, %d events behind %s", s.GetNatsUrl(), s.GetMirrorLag(), s.GetMirrorError())
+		mirror = fmt.Sprintf("%s, %d events behind", s.GetNatsUrl(), s.GetMirrorLag())
+		if ms := s.GetMirrorLagMs(); ms > 0 {
+			mirror += fmt.Sprintf(" (oldest %.1f s)", float64(ms)/1000)
+		}
+		if why := s.GetMirrorError(); why != "" {
+			mirror += ": " + why
+		}
 	}
 	rows := [][]string{
 		{"node", s.GetNode() + " (" + s.GetRole() + ")"},
 		{"ready", ready},
 		{"life", fmt.Sprintf("incarnation %d, boot %016x, up %.0f s", s.GetIncarnation(), s.GetBoot(), s.GetUptimeSeconds())},
 		{"log", fmt.Sprintf("%s, %d events, %d durable, id %s", s.GetLogDir(), s.GetLastSeq(), s.GetDurableSeq(), s.GetLogId())},
-		{"mirror", strings.TrimSpace(mirror)},
+		{"mirror", mirror},
 		{"wire", s.GetDialect() + " over " + s.GetProvider()},
 		{"release policy", s.GetReleasePolicy()},
 		{"ranks", strings.Join(s.GetRankAddresses(), " ")},
