@@ -16,7 +16,7 @@ PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
 BUF_VERSION      := v1.75.0
 
-.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store crash fuzz test-browser test-rxe clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store crash mirror-kills fuzz test-browser test-rxe clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -115,6 +115,9 @@ bench-store: deps ## the log beside a raw write and db.Batch
 crash: deps-test ## 50,000 crash images of the log, 6,000 flipped bits
 	PDLOG_FLIPS=6000 $(GO) test -count=1 -v -run 'Flip|Truncated' ./store
 	PDLOG_CRASH_IMAGES=50000 $(GO) test -count=1 -v -timeout 60m ./test/crash
+
+mirror-kills: deps ## 500 nodes and 100 servers killed, on one JetStream server and on three
+	PDLOG_MIRROR_KILLS=500 $(GO) test -count=1 -timeout 60m -v -run TestKills ./store/mirror
 
 test-browser: deps ## the pictures of pdreplay in a real Chromium
 	$(call apt,chromium)

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/errors"
 
 	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/store/mirror"
 )
 
 // Kind says what a log is read from.
@@ -51,7 +52,7 @@ func Open(ctx context.Context, sources []string) ([]*Log, error) {
 	for _, src := range sources {
 		logs, err := openOne(ctx, src)
 		if err != nil {
-			return nil, errors.Wrapf(err, "%s", src)
+			return nil, errors.Wrapf(err, "%s", mirror.Redact(src))
 		}
 		out = append(out, logs...)
 	}

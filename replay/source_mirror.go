@@ -3,6 +3,7 @@ package replay
 import (
 	"context"
 	"iter"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -44,7 +45,7 @@ func mirrorLogs(ctx context.Context, src string) ([]*Log, error) {
 	findings, err := mirror.Read(ctx, nc, mirror.Filter{Cluster: cluster}, func(it mirror.Item) error {
 		k := key{it.Cluster, it.Event.Node, it.LogID.String()}
 		if found[k] == nil {
-			l := &Log{Node: k.node, ID: k.id, Source: src, Kind: FromMirror, First: it.Event.Seq}
+			l := &Log{Node: k.node, ID: k.id, Source: mirror.Redact(src), Kind: FromMirror, First: it.Event.Seq}
 			if id := recordedID(it.Event); id != "" {
 				l.ID = id
 			}
@@ -67,7 +68,7 @@ func mirrorLogs(ctx context.Context, src string) ([]*Log, error) {
 			names = append(names, c)
 		}
 		slices.Sort(names)
-		return nil, errors.Wrapf(ErrBadSource, "the mirror holds clusters %s: name one, as in %s/%s", strings.Join(names, ", "), server, names[0])
+		return nil, errors.Wrapf(ErrBadSource, "the mirror holds clusters %s: name one, as in %s/%s", strings.Join(names, ", "), mirror.Redact(server), names[0])
 	}
 	if len(out) == 0 {
 		return nil, errors.Wrap(ErrBadSource, "the mirror holds no log")
@@ -80,9 +81,13 @@ func mirrorLogs(ctx context.Context, src string) ([]*Log, error) {
 	return out, nil
 }
 
+// dialMirror gets in as the nats tool would, by NATS_CREDS and the like.
 func dialMirror(server string) (*nats.Conn, error) {
-	nc, err := nats.Connect(server, nats.Name("pdreplay"), nats.Timeout(connectTimeout), nats.MaxReconnects(3))
-	return nc, mark(errors.Wrapf(err, "connect to %s", server), ErrUnavailable)
+	nc, err := mirror.Dial(server, mirror.AccessFromEnv(os.Getenv), nats.Name("pdreplay"), nats.Timeout(connectTimeout), nats.MaxReconnects(3))
+	if errors.Is(err, mirror.ErrAccess) {
+		return nil, mark(err, ErrBadSource)
+	}
+	return nc, mark(err, ErrUnavailable)
 }
 
 func mirrorReader(server string, f mirror.Filter, id string) func(context.Context) iter.Seq2[*events.Event, error] {

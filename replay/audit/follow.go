@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -49,9 +50,12 @@ func Follow(ctx context.Context, o Options) error {
 	if err != nil {
 		return replay.WithKind(err, replay.ErrBadSource)
 	}
-	nc, err := nats.Connect(server, nats.Name("pdreplay audit"), nats.Timeout(connectTimeout), nats.MaxReconnects(-1))
+	nc, err := mirror.Dial(server, mirror.AccessFromEnv(os.Getenv), nats.Name("pdreplay audit"), nats.Timeout(connectTimeout), nats.MaxReconnects(-1))
+	if errors.Is(err, mirror.ErrAccess) {
+		return replay.WithKind(err, replay.ErrBadSource)
+	}
 	if err != nil {
-		return replay.WithKind(errors.Wrapf(err, "connect to %s", server), replay.ErrUnavailable)
+		return replay.WithKind(err, replay.ErrUnavailable)
 	}
 	defer nc.Close()
 	it, err := messages(ctx, nc, cluster)

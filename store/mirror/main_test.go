@@ -11,13 +11,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/store"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func testCtx(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)

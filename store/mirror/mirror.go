@@ -157,7 +157,7 @@ func (m *Mirror) Behind(now time.Time) (lag uint64, age time.Duration) {
 	if err != nil || len(frames) == 0 {
 		return lag, 0 // the log is closed
 	}
-	at := time.UnixMilli(int64(events.HLC(frames[0].Info.FirstHLC).Millis())) //nolint:gosec // 48 bits
+	at := events.HLC(frames[0].Info.FirstHLC).Time()
 	return lag, max(now.Sub(at), 0)
 }
 
@@ -260,13 +260,15 @@ func (m *Mirror) Run(ctx context.Context) error {
 		}
 		defer nc.Close()
 	}
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(m.opts.PublishTimeout))
 	if err != nil {
 		return errors.Wrap(err, "mirror")
 	}
+	l := newLink(nc)
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return m.keep(gctx, nc, &m.logErr, (&logLane{m: m, js: js}).session) })
-	g.Go(func() error { return m.keep(gctx, nc, &m.auditErr, (&auditLane{m: m, js: js}).session) })
+	g.Go(func() error { return l.watch(gctx) })
+	g.Go(func() error { return m.keep(gctx, l, &m.logErr, (&logLane{m: m, js: js}).session) })
+	g.Go(func() error { return m.keep(gctx, l, &m.auditErr, (&auditLane{m: m, js: js}).session) })
 	g.Go(func() error { return m.watchLag(gctx) })
 	err = g.Wait()
 	if ctx.Err() != nil && !final(err) {
@@ -277,10 +279,13 @@ func (m *Mirror) Run(ctx context.Context) error {
 
 // keep runs sessions of a lane until one ends it, backing off between them;
 // a session that got something done starts the backing off anew.
-func (m *Mirror) keep(ctx context.Context, nc *nats.Conn, trouble *error, session func(context.Context) (done bool, err error)) error {
+func (m *Mirror) keep(ctx context.Context, l *link, trouble *error, session func(context.Context) (done bool, err error)) error {
 	wait := backoffMin
 	for {
-		done, err := session(ctx)
+		back := l.returned()
+		part, end := l.within(ctx)
+		done, err := session(part)
+		end()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -303,15 +308,17 @@ func (m *Mirror) keep(ctx context.Context, nc *nats.Conn, trouble *error, sessio
 		if errors.Is(err, errConflict) || errors.Is(err, errDuplicate) {
 			m.log.Debug("mirror: reading back", "why", err)
 		} else {
-			if !nc.IsConnected() && nc.LastError() != nil { // why, where the request knows only that it got no answer
-				err = errors.Wrapf(err, "not connected: %v", nc.LastError())
-			}
+			err = l.explain(err)
 			m.setErr(trouble, err)
 			m.log.Warn("mirror: trying again", "lag", m.Lag(), "in", wait, "err", err)
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait/2+1))
 		select {
 		case <-timer.C:
+		case <-back:
+			timer.Stop()
+			wait = backoffMin
+			continue
 		case <-ctx.Done():
 			timer.Stop()
 			return ctx.Err()

@@ -148,10 +148,13 @@ func TestNamesBecomeTokensAndBack(t *testing.T) {
 
 func TestURLs(t *testing.T) {
 	for in, want := range map[string][2]string{
-		"nats://h:4222":      {"nats://h:4222", ""},
-		"nats://h:4222/c1":   {"nats://h:4222", "c1"},
-		"nats://u:p@h:1/c1/": {"nats://u:p@h:1", "c1"},
-		"http://h":           {}, "nats://": {}, "h:4222": {}, "nats://h/a/b": {}, "": {},
+		"nats://h:4222":                  {"nats://h:4222", ""},
+		"nats://h:4222/c1":               {"nats://h:4222", "c1"},
+		"nats://u:p@h:1/c1/":             {"nats://u:p@h:1", "c1"},
+		"nats://a:1,b:2,nats://c:3/prod": {"nats://a:1,nats://b:2,nats://c:3", "prod"},
+		"tls://a:1,b:2":                  {"tls://a:1,tls://b:2", ""},
+		"nats://a:1/c,b:2":               {}, "nats://a:1,": {}, "nats://a:b": {},
+		"http://h": {}, "nats://": {}, "h:4222": {}, "nats://h/a/b": {}, "": {},
 	} {
 		s, c, err := ParseURL(in)
 		if s != want[0] || c != want[1] || (want[0] == "") != errors.Is(err, ErrURL) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cockroachdb/errors"
 	"github.com/nats-io/nats.go"
@@ -128,8 +129,12 @@ func findLastOf(ctx context.Context, js jetstream.JetStream, stream, filter stri
 	return found, err
 }
 
+// walkPatience is how long the next message of a stream may take, a leader's
+// election and a replica's catching up included.
+const walkPatience = 30 * time.Second
+
 // walk calls visit with every message that matches filter up to stream
-// sequence upTo, in order, holding a bounded number of them.
+// sequence upTo, which matches, in order, holding a bounded number of them.
 func walk(ctx context.Context, js jetstream.JetStream, stream, filter string, upTo uint64, headersOnly bool, visit func(jetstream.Msg, uint64) error) error {
 	c, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}, HeadersOnly: headersOnly})
 	if err != nil {
@@ -144,9 +149,12 @@ func walk(ctx context.Context, js jetstream.JetStream, stream, filter string, up
 	stop := context.AfterFunc(ctx, it.Stop)
 	defer stop()
 	for {
-		msg, err := it.Next()
+		msg, err := it.Next(jetstream.NextMaxWait(walkPatience))
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if errors.Is(err, nats.ErrTimeout) {
+			return errors.Newf("read stream %s: message %d did not come within %v", stream, upTo, walkPatience)
 		}
 		if err != nil {
 			return errors.Wrapf(err, "read stream %s", stream)
@@ -158,7 +166,7 @@ func walk(ctx context.Context, js jetstream.JetStream, stream, filter string, up
 		if err := visit(msg, meta.Sequence.Stream); err != nil {
 			return err
 		}
-		if meta.Sequence.Stream >= upTo || meta.NumPending == 0 {
+		if meta.Sequence.Stream >= upTo { // not NumPending: a replica that catches up knows no better
 			return nil
 		}
 	}

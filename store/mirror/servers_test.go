@@ -1,0 +1,406 @@
+package mirror_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/pdlog/pdlog/store/mirror"
+	"github.com/pdlog/pdlog/store/mirror/mirrortest"
+)
+
+func TestMain(m *testing.M) {
+	mirrortest.Main()
+	publisherMain()
+	goleak.VerifyTestMain(m)
+}
+
+// publisherEnv makes the test binary a node: the log's folder and the servers.
+const publisherEnv = "PDLOG_TEST_PUBLISHER"
+
+// publisherMain appends to a log and mirrors it, and prints a line for every
+// step that the mirror makes, until it is killed.
+func publisherMain() {
+	dir, url, ok := strings.Cut(os.Getenv(publisherEnv), " ")
+	if !ok {
+		return
+	}
+	fail := func(err error) {
+		fmt.Fprintln(os.Stderr, "publisher:", err)
+		os.Exit(1)
+	}
+	w, err := mirrortest.OpenWriter(context.Background(), dir, "d0", uint64(os.Getpid())) //nolint:gosec // positive
+	if err != nil {
+		fail(err)
+	}
+	m, err := mirror.New(mirror.Options{URL: url, Cluster: mirrortest.Cluster, Node: w.Node, Log: w.Log, Replicas: replicasOf(url), PublishTimeout: 2 * time.Second})
+	if err != nil {
+		fail(err)
+	}
+	go func() { fail(m.Run(context.Background())) }()
+	go func() {
+		for seq := uint64(1); m.WaitMirrored(context.Background(), seq) == nil; seq = m.LastMirrored() + 1 {
+			fmt.Println(m.LastMirrored())
+		}
+	}()
+	pace := time.NewTicker(2 * time.Millisecond) // not faster than the slowest server of this test
+	for range pace.C {
+		if err := w.Append(1 + rand.IntN(30)); err != nil {
+			fail(err)
+		}
+	}
+}
+
+func replicasOf(url string) int { return len(strings.Split(url, ",")) }
+
+// publisher is such a process.
+type publisher struct {
+	cmd   *exec.Cmd
+	lines chan string
+}
+
+func startPublisher(t *testing.T, dir, url string) *publisher {
+	t.Helper()
+	p := &publisher{cmd: exec.Command("/proc/self/exe"), lines: make(chan string, 100_000)}
+	p.cmd.Env = append(os.Environ(), publisherEnv+"="+dir+" "+url)
+	p.cmd.Stderr = os.Stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	return p
+}
+
+// killAfter kills the node once it has mirrored n steps, or after a while in
+// which the servers may be away. It says how many it made.
+func (p *publisher) killAfter(t *testing.T, n int, most time.Duration) (steps int) {
+	t.Helper()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	for n > 0 {
+		select {
+		case _, ok := <-p.lines:
+			if !ok {
+				t.Fatal("the node ended by itself")
+			}
+			n--
+			steps++
+			continue
+		case <-timer.C:
+		}
+		break
+	}
+	_ = p.cmd.Process.Kill()
+	for range p.lines {
+		steps++
+	}
+	_ = p.cmd.Wait()
+	return steps
+}
+
+// kills is how many nodes to kill; a fifth of it is servers. PDLOG_MIRROR_KILLS
+// says another number.
+func kills(t *testing.T) int {
+	if n, err := strconv.Atoi(os.Getenv("PDLOG_MIRROR_KILLS")); err == nil {
+		return n
+	}
+	return 5
+}
+
+// Nodes and servers, all of them processes, are killed at any moment, and the
+// mirror holds the log exactly: nothing twice, nothing missing.
+func TestKillsOfNodesAndServersLeaveTheMirrorExact(t *testing.T) {
+	for name, o := range map[string]mirrortest.Options{
+		"one server":    {Count: 1, Processes: true},
+		"three servers": {Count: 3, Processes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting for elections
+			s := mirrortest.Start(t, o)
+			dir := filepath.Join(t.TempDir(), "log")
+			js := s.JetStream(s.Connect())
+			nodes, servers, leaders, steps := 0, 0, 0, 0
+			down := -1
+			for nodes < kills(t) {
+				p := startPublisher(t, dir, s.URL())
+				if nodes%5 == 4 { // while the node runs
+					p.await(t)
+					victim := rand.IntN(o.Count)
+					if o.Count > 1 && servers%2 == 0 { // a leader change, for sure
+						if down >= 0 {
+							s.Run(down)
+						}
+						victim, down = s.Leader(js, mirror.StreamLog), -1
+						leaders++
+					}
+					if victim == down {
+						s.Run(down)
+						p.await(t)
+					}
+					s.Kill(victim)
+					servers++
+					if down >= 0 && down != victim {
+						s.Run(down)
+					}
+					down = victim
+				}
+				steps += p.killAfter(t, 1+rand.IntN(40), time.Duration(200+rand.IntN(1000))*time.Millisecond)
+				nodes++
+				if down >= 0 && (o.Count == 1 || rand.IntN(2) == 0) {
+					s.Run(down)
+					down = -1
+				}
+			}
+			if down >= 0 {
+				s.Run(down)
+			}
+			w := mirrortest.OpenNode(t, dir, "d0", 1)
+			w.MustAppend(t, 1)
+			r := mirrortest.Run(t, w, mirror.Options{URL: s.URL(), Replicas: o.Count})
+			r.Wait(t, w.Seq)
+			r.Stop(t)
+			c := mirrortest.Compare(t, s.Connect(), w)
+			t.Logf("%d nodes and %d servers killed (%d of them leaders): %d events in %d steps, %d duplicates, %d gaps, %d other findings; milestones: %d missing, %d twice",
+				nodes, servers, leaders, c.Events, steps, c.Duplicates, c.Gaps, c.Other, c.AuditMissing, c.AuditDuplicates)
+			if !c.Exact() {
+				t.Errorf("the mirror is not the log: %+v", c)
+			}
+		})
+	}
+}
+
+// await returns when the node has mirrored a step more.
+func (p *publisher) await(t *testing.T) {
+	t.Helper()
+	select {
+	case _, ok := <-p.lines:
+		if !ok {
+			t.Fatal("the node ended by itself")
+		}
+	case <-time.After(60 * time.Second):
+		t.Fatal("the node mirrors nothing")
+	}
+}
+
+// A leader change in a cluster, on demand and by the loss of the leader's
+// server, while the node writes.
+func TestLeaderChangesLeaveTheMirrorExact(t *testing.T) {
+	t.Parallel()
+	s := mirrortest.Start(t, mirrortest.Options{Count: 3, Lazy: true})
+	nc := s.Connect()
+	js := s.JetStream(nc)
+	w := mirrortest.OpenNode(t, t.TempDir(), "d0", 1)
+	r := mirrortest.Run(t, w, mirror.Options{URL: s.URL(), Replicas: 3, PublishTimeout: 2 * time.Second})
+	w.MustAppend(t, 100)
+	r.Wait(t, w.Seq)
+	for i := range 2 {
+		before := s.Leader(js, mirror.StreamLog)
+		writing, stop := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(writing)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					if err := w.Append(20); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		}()
+		if i%2 == 0 {
+			for _, stream := range []string{mirror.StreamLog, mirror.StreamAudit} {
+				if _, err := nc.Request("$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil, 10*time.Second); err != nil {
+					t.Log("step down:", err)
+				}
+			}
+		} else {
+			s.Kill(before)
+			s.Leader(js, mirror.StreamLog)
+			s.Run(before)
+		}
+		close(stop)
+		<-writing
+		r.Wait(t, w.Seq)
+	}
+	r.Stop(t)
+	if c := mirrortest.Compare(t, nc, w); !c.Exact() || c.Events != w.Seq {
+		t.Errorf("the mirror is not the log: %+v", c)
+	}
+}
+
+// A link that is slow, and one that breaks again and again.
+func TestBadLinksLeaveTheMirrorExact(t *testing.T) {
+	t.Parallel()
+	s := mirrortest.Start(t, mirrortest.Options{Lazy: true})
+	t.Run("slow", func(t *testing.T) {
+		w := mirrortest.OpenNode(t, t.TempDir(), "slow", 1)
+		link := mirrortest.NewLink(t, s.Addr(0), 300<<10)
+		r := mirrortest.Run(t, w, mirror.Options{URL: link.URL(), LagAlarm: 500 * time.Millisecond})
+		w.MustAppend(t, 15_000) // about a second and a half of that link
+		r.WaitNotice(t, mirror.NoticeBehind)
+		if lag, age := r.Behind(time.Now()); lag == 0 || age < 500*time.Millisecond {
+			t.Errorf("behind by %d events, %v", lag, age)
+		}
+		r.Wait(t, w.Seq)
+		r.WaitNotice(t, mirror.NoticeCaughtUp)
+		if lag, age := r.Behind(time.Now()); lag != 0 || age != 0 {
+			t.Errorf("at rest: behind by %d events, %v", lag, age)
+		}
+		r.Stop(t)
+		if c := mirrortest.Compare(t, s.Connect(), w); !c.Exact() || c.Events != w.Seq {
+			t.Errorf("the mirror is not the log: %+v", c)
+		}
+	})
+	t.Run("cut", func(t *testing.T) {
+		w := mirrortest.OpenNode(t, t.TempDir(), "cut", 1)
+		link := mirrortest.NewLink(t, s.Addr(0), 4<<20)
+		r := mirrortest.Run(t, w, mirror.Options{URL: link.URL(), PublishTimeout: time.Second})
+		for range 10 {
+			for range 5 {
+				w.MustAppend(t, 200)
+			}
+			link.Cut() // with the answer to a publish under way, more often than not
+			w.MustAppend(t, 50)
+			link.Mend()
+			r.Wait(t, w.Seq)
+		}
+		r.Stop(t)
+		if c := mirrortest.Compare(t, s.Connect(), w); !c.Exact() || c.Events != w.Seq {
+			t.Errorf("the mirror is not the log: %+v", c)
+		}
+	})
+}
+
+// A stream that is full says so once, loses nothing, and goes on when there is
+// room. The log does not wait for it.
+func TestFullStreamIsLoudAndLosesNothing(t *testing.T) {
+	for _, stream := range []string{mirror.StreamLog, mirror.StreamAudit} {
+		t.Run(stream, func(t *testing.T) {
+			s := mirrortest.Start(t, mirrortest.Options{Lazy: true})
+			js := s.JetStream(s.Connect())
+			w := mirrortest.OpenNode(t, t.TempDir(), "d0", 1)
+			r := mirrortest.Run(t, w, mirror.Options{URL: s.URL()})
+			w.MustAppend(t, 1000)
+			r.Wait(t, w.Seq)
+			limit(t, js, stream, 64<<10)
+			for range 20 {
+				w.MustAppend(t, 1000) // is durable, whatever the mirror does
+			}
+			n := r.WaitNotice(t, mirror.NoticeFull)
+			if !strings.Contains(n.Detail, stream) || !strings.Contains(n.Detail, "maximum bytes") {
+				t.Errorf("notice %q", n.Detail)
+			}
+			if r.Err() == nil || !strings.Contains(r.Err().Error(), "maximum bytes") {
+				t.Errorf("trouble: %v", r.Err())
+			}
+			limit(t, js, stream, -1)
+			r.Wait(t, w.Seq)
+			if n := r.WaitNotice(t, mirror.NoticeCaughtUp); !strings.Contains(n.Detail, stream) {
+				t.Errorf("notice %q", n.Detail)
+			}
+			if r.Err() != nil {
+				t.Errorf("trouble after all is well: %v", r.Err())
+			}
+			r.Stop(t)
+			if c := mirrortest.Compare(t, s.Connect(), w); !c.Exact() || c.Events != w.Seq {
+				t.Errorf("the mirror is not the log: %+v", c)
+			}
+		})
+	}
+}
+
+func limit(t *testing.T, js jetstream.JetStream, stream string, bytes int64) {
+	t.Helper()
+	st, err := js.Stream(t.Context(), stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := st.CachedInfo().Config
+	c.MaxBytes = bytes
+	if _, err := js.UpdateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The server comes back from an older copy of its store: what it had
+// acknowledged is missed, said, and published again.
+func TestStreamFromAnOlderCopyIsFedAgain(t *testing.T) {
+	s := mirrortest.Start(t, mirrortest.Options{})
+	w := mirrortest.OpenNode(t, t.TempDir(), "d0", 1)
+	r := mirrortest.Run(t, w, mirror.Options{URL: s.URL(), CheckEvery: 100 * time.Millisecond})
+	w.MustAppend(t, 500)
+	r.Wait(t, w.Seq)
+	s.Kill(0)
+	older := t.TempDir()
+	if err := os.CopyFS(older, os.DirFS(s.StoreDir(0))); err != nil {
+		t.Fatal(err)
+	}
+	s.Run(0)
+	w.MustAppend(t, 700)
+	r.Wait(t, w.Seq)
+	s.Kill(0)
+	if err := os.RemoveAll(s.StoreDir(0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(s.StoreDir(0), os.DirFS(older)); err != nil {
+		t.Fatal(err)
+	}
+	s.Run(0)
+	if n := r.WaitNotice(t, mirror.NoticeLost); !strings.Contains(n.Detail, "ends at record 500") || !strings.Contains(n.Detail, "acknowledged 1200") {
+		t.Errorf("notice %q", n.Detail)
+	}
+	w.MustAppend(t, 10)
+	r.Wait(t, w.Seq)
+	r.Stop(t)
+	if c := mirrortest.Compare(t, s.Connect(), w); !c.Exact() || c.Events != w.Seq {
+		t.Errorf("the mirror is not the log: %+v", c)
+	}
+}
+
+// What keeps the mirror from its server is said, the password is not.
+func TestErrorsNameWhyTheServerIsNotReached(t *testing.T) {
+	s := mirrortest.Start(t, mirrortest.Options{Auth: mirrortest.Password})
+	w := mirrortest.OpenNode(t, t.TempDir(), "d0", 1)
+	w.MustAppend(t, 100)
+	r := mirrortest.Run(t, w, mirror.Options{URL: strings.Replace(s.URL(), "secret", "wrong", 1), PublishTimeout: time.Second})
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for r.Err() == nil || !strings.Contains(r.Err().Error(), "Authorization Violation") {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			t.Fatalf("trouble: %v", r.Err())
+		}
+	}
+	if strings.Contains(r.Err().Error(), "wrong") {
+		t.Errorf("the error tells the password: %v", r.Err())
+	}
+	r.Stop(t)
+}
