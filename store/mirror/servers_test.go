@@ -402,5 +402,15 @@ func TestErrorsNameWhyTheServerIsNotReached(t *testing.T) {
 	if strings.Contains(r.Err().Error(), "wrong") {
 		t.Errorf("the error tells the password: %v", r.Err())
 	}
+	for seen := 0; seen < 3; { // nats.go would give up after two
+		if why := r.Err(); why != nil && strings.Contains(why.Error(), "Authorization Violation") {
+			seen++
+		}
+		<-look.C
+	}
+	s.Kill(0)
+	s.Edit(0, "secret", "wrong") // the password is put right
+	s.Run(0)
+	r.Wait(t, w.Seq)
 	r.Stop(t)
 }

@@ -218,6 +218,16 @@ func (s *Servers) Run(i int) {
 	})
 }
 
+// Edit replaces words in the configuration of server i, for its next Run.
+func (s *Servers) Edit(i int, old, by string) {
+	s.t.Helper()
+	b, err := os.ReadFile(s.conf(i))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	write(s.t, s.conf(i), []byte(strings.ReplaceAll(string(b), old, by)))
+}
+
 // Kill ends server i: a process with SIGKILL, one in this process as fast as it
 // can be. It does nothing to one that does not run.
 func (s *Servers) Kill(i int) {
