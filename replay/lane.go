@@ -22,26 +22,65 @@ type lane struct {
 	err  error // a read error of the head's place; the lane goes on without that copy
 	done bool
 
-	emitted uint64 // last seq handed out
-	eff     uint64 // where it stands in merged time
-	shift   uint64 // how far this node's clock is known to be behind
+	last     *events.Event // what came before the head
+	lastFrom *copyHead
+
+	index   int
+	at      uint64  // where the head stands in merged time
+	waiting []*lane // lanes whose heads wait for an event of this one
+	emitted uint64  // last seq handed out
+	eff     uint64  // where that stands in merged time
+	shift   uint64  // how far this node's clock is known to be behind
 	recent  effRing
 }
 
 // copyHead is one source of a lane.
 type copyHead struct {
-	log  *Log
-	next func() (*events.Event, error, bool)
-	stop func()
-	head *events.Event
-	last uint64 // last seq read
+	log   *Log
+	next  func() (batch, error, bool)
+	stop  func()
+	batch batch
+	head  *events.Event
+	last  uint64 // last seq read
+}
+
+// batch is a run of events of one log. A pull costs a switch of coroutines,
+// which is as much as decoding an event: so they come by the hundred.
+type batch []*events.Event
+
+const batchEvents = 256
+
+// batches regroups a log. A batch is good until the next one is asked for; an
+// error comes alone and last.
+func batches(seq iter.Seq2[*events.Event, error]) iter.Seq2[batch, error] {
+	return func(yield func(batch, error) bool) {
+		b := make(batch, 0, batchEvents)
+		for e, err := range seq {
+			if err != nil {
+				if len(b) == 0 || yield(b, nil) {
+					yield(nil, err)
+				}
+				return
+			}
+			if b = append(b, e); len(b) == cap(b) {
+				if !yield(b, nil) {
+					return
+				}
+				b = b[:0]
+			}
+		}
+		if len(b) > 0 {
+			yield(b, nil)
+		}
+	}
 }
 
 // watcher is told what the union of copies shows. All fields may be nil.
 type watcher struct {
-	read     func(l *Log, e *events.Event)        // every event of every copy
-	failed   func(l *Log, last uint64, err error) // a copy ended with an error
-	conflict func(a, b *Log, ea, eb *events.Event)
+	read     func(l *Log, e *events.Event)         // every event of every copy
+	failed   func(l *Log, last uint64, err error)  // a copy ended with an error
+	conflict func(a, b *Log, ea, eb *events.Event) // a's stands
+	broken   func(e *events.Event, want uint32)    // prev_hash is not the chain of what came before
 }
 
 // lanes groups logs into lanes: logs of one node are copies of each other
@@ -73,7 +112,7 @@ func (ln *lane) fits(l *Log) bool {
 
 func (ln *lane) open(ctx context.Context) {
 	for _, c := range ln.copies {
-		c.next, c.stop = iter.Pull2(c.log.Events(ctx))
+		c.next, c.stop = iter.Pull2(batches(c.log.Events(ctx)))
 	}
 }
 
@@ -95,17 +134,16 @@ func (ln *lane) advance(w *watcher) {
 	for _, c := range ln.copies {
 		c.fill(ln, w)
 	}
-	var best *copyHead
-	for _, c := range ln.copies {
-		if c.head != nil && (best == nil || c.head.Seq < best.head.Seq) {
-			best = c
-		}
-	}
+	best := ln.best()
 	if best == nil {
 		ln.done = ln.err == nil
 		return
 	}
 	ln.head = best.head
+	if w.broken != nil {
+		ln.checkChain(best, w)
+	}
+	ln.last, ln.lastFrom = best.head, best
 	for _, c := range ln.copies {
 		if c != best && c.head != nil && c.head.Seq == best.head.Seq {
 			if w.conflict != nil && !sameEvent(best.head, c.head) {
@@ -117,15 +155,49 @@ func (ln *lane) advance(w *watcher) {
 	best.head = nil
 }
 
+// best is the copy whose event comes next. Of several that have it, a copy whose
+// bytes carry checksums goes before one that anybody could have edited.
+func (ln *lane) best() *copyHead {
+	var best *copyHead
+	for _, c := range ln.copies {
+		switch {
+		case c.head == nil:
+		case best == nil, c.head.Seq < best.head.Seq, c.head.Seq == best.head.Seq && c.log.framed() && !best.log.framed():
+			best = c
+		}
+	}
+	return best
+}
+
+// checkChain checks what no reader has: that an event of an export, or the first
+// one from another copy, continues the chain (events.md I9).
+func (ln *lane) checkChain(from *copyHead, w *watcher) {
+	e := from.head
+	switch {
+	case from.log.framed() && (from == ln.lastFrom || ln.last == nil):
+	case ln.last == nil && e.Seq == 1 && e.PrevHash != 0:
+		w.broken(e, 0)
+	case ln.last != nil && e.Seq == ln.last.Seq+1:
+		if want, ok := events.ChainAfter(ln.last); ok && want != e.PrevHash {
+			w.broken(e, want)
+		}
+	}
+}
+
 func (c *copyHead) fill(ln *lane, w *watcher) {
-	if c.head != nil || c.next == nil {
+	if c.head != nil || c.next == nil && len(c.batch) == 0 {
 		return
 	}
-	e, err, ok := c.next()
+	var err error
+	if len(c.batch) == 0 {
+		var ok bool
+		if c.batch, err, ok = c.next(); !ok {
+			c.stop()
+			c.next = nil
+			return
+		}
+	}
 	switch {
-	case !ok:
-		c.stop()
-		c.next = nil
 	case err != nil:
 		if w.failed != nil {
 			w.failed(c.log, c.last, err)
@@ -134,6 +206,8 @@ func (c *copyHead) fill(ln *lane, w *watcher) {
 		c.stop()
 		c.next = nil
 	default:
+		e := c.batch[0]
+		c.batch = c.batch[1:]
 		c.head, c.last = e, e.Seq
 		if w.read != nil {
 			w.read(c.log, e)

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"container/heap"
 	"context"
 	"iter"
 
@@ -43,33 +44,45 @@ func Merge(ctx context.Context, logs []*Log) iter.Seq2[*events.Event, error] {
 	}
 }
 
-// merger is the k-way merge over lanes.
+// merger is the k-way merge over lanes: a heap of those that can go on, and by
+// the lanes that they wait for, those whose head has a cause that is not out.
 type merger struct {
-	lanes  []*lane
 	byNode map[string][]*lane
-	w      *watcher
+	ready  laneHeap
+	stuck  map[*lane]bool
 }
 
 func merge(ctx context.Context, logs []*Log, w *watcher) iter.Seq2[*events.Event, error] {
 	return func(yield func(*events.Event, error) bool) {
-		m := &merger{lanes: lanes(logs), byNode: map[string][]*lane{}, w: w}
-		for _, ln := range m.lanes {
+		m := &merger{byNode: map[string][]*lane{}, stuck: map[*lane]bool{}}
+		all := lanes(logs)
+		for i, ln := range all {
+			ln.index = i
 			m.byNode[ln.node] = append(m.byNode[ln.node], ln)
 			ln.open(ctx)
 			defer ln.close()
 		}
-		for {
-			if ctx.Err() != nil {
-				yield(nil, mark(ctx.Err(), ErrUnavailable))
+		next := func(ln *lane) bool { // false: nobody wants more
+			for ln.head == nil && !ln.done {
+				ln.advance(w)
+				if ln.err != nil && !yield(nil, ln.err) {
+					return false
+				}
+			}
+			return true
+		}
+		for _, ln := range all {
+			if !next(ln) {
 				return
 			}
-			for _, ln := range m.lanes {
-				for ln.head == nil && !ln.done {
-					ln.advance(w)
-					if ln.err != nil && !yield(nil, ln.err) {
-						return
-					}
-				}
+		}
+		for _, ln := range all {
+			m.enter(ln)
+		}
+		for n := 0; ; n++ {
+			if n%batchEvents == 0 && ctx.Err() != nil {
+				yield(nil, mark(ctx.Err(), ErrUnavailable))
+				return
 			}
 			ln := m.pick()
 			if ln == nil {
@@ -77,9 +90,11 @@ func merge(ctx context.Context, logs []*Log, w *watcher) iter.Seq2[*events.Event
 			}
 			e := ln.head
 			ln.take()
-			if !yield(e, nil) {
+			if !yield(e, nil) || !next(ln) {
 				return
 			}
+			m.enter(ln)
+			m.wake(ln)
 		}
 	}
 }
@@ -88,37 +103,60 @@ func merge(ctx context.Context, logs []*Log, w *watcher) iter.Seq2[*events.Event
 // out. If every head waits (a log that lies, or one that is damaged), the
 // earliest of all goes, so that the merge always ends.
 func (m *merger) pick() *lane {
-	var best, any *lane
-	for _, ln := range m.lanes {
-		if ln.head == nil {
-			continue
-		}
-		at := m.effOf(ln)
-		if any == nil || at < m.effOf(any) {
-			any = ln
-		}
-		if (best == nil || at < m.effOf(best)) && !m.waits(ln.head) {
-			best = ln
+	if len(m.ready) > 0 {
+		return heap.Pop(&m.ready).(*lane) //nolint:forcetypeassert // ours
+	}
+	var first *lane
+	for ln := range m.stuck {
+		if first == nil || ln.before(first) {
+			first = ln
 		}
 	}
-	if best == nil {
-		return any
-	}
-	return best
+	delete(m.stuck, first)
+	return first
 }
 
-// waits says whether the event's cause is in a lane and not out yet.
-func (m *merger) waits(e *events.Event) bool {
+// enter puts a lane where its head belongs.
+func (m *merger) enter(ln *lane) {
+	if ln.head == nil {
+		return
+	}
+	ln.at = m.effOf(ln)
+	if other := m.waits(ln.head); other != nil {
+		other.waiting = append(other.waiting, ln)
+		m.stuck[ln] = true
+		return
+	}
+	heap.Push(&m.ready, ln)
+}
+
+// wake looks again at the lanes that wait for this one, which has gone on.
+func (m *merger) wake(ln *lane) {
+	if len(ln.waiting) == 0 {
+		return
+	}
+	waiting := ln.waiting
+	ln.waiting = nil
+	for _, other := range waiting {
+		if m.stuck[other] {
+			delete(m.stuck, other)
+			m.enter(other)
+		}
+	}
+}
+
+// waits is the lane that the event's cause is in, if it is not out yet.
+func (m *merger) waits(e *events.Event) *lane {
 	c := e.Cause
 	if c.GetNode() == "" || c.GetNode() == e.Node {
-		return false
+		return nil
 	}
 	for _, ln := range m.byNode[c.GetNode()] {
 		if ln.head != nil && ln.emitted < c.GetSeq() && ln.head.Seq <= c.GetSeq() {
-			return true
+			return ln
 		}
 	}
-	return false
+	return nil
 }
 
 // effOf is where the lane's head stands in merged time.
@@ -143,4 +181,26 @@ func (ln *lane) take() {
 	ln.emitted = e.Seq
 	ln.recent.put(e.Seq, ln.eff)
 	ln.head = nil
+}
+
+func (ln *lane) before(other *lane) bool {
+	return ln.at < other.at || ln.at == other.at && ln.index < other.index
+}
+
+// laneHeap has the lane that comes next on top.
+type laneHeap []*lane
+
+func (h laneHeap) Len() int           { return len(h) }
+func (h laneHeap) Less(i, j int) bool { return h[i].before(h[j]) }
+func (h laneHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push implements heap.Interface.
+func (h *laneHeap) Push(x any) { *h = append(*h, x.(*lane)) } //nolint:forcetypeassert // ours
+
+// Pop implements heap.Interface.
+func (h *laneHeap) Pop() any {
+	old := *h
+	x := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return x
 }

@@ -26,15 +26,14 @@ import (
 // the chain counts.
 func salvaged(node string, files func() []string, proper iter.Seq2[*events.Event, error]) iter.Seq2[*events.Event, error] {
 	return func(yield func(*events.Event, error) bool) {
-		var at events.Position
+		var last *events.Event
 		var damage error
 		for e, err := range proper {
 			if err != nil {
 				damage = err
 				break
 			}
-			node, at = e.Node, after(at, e)
-			if !yield(e, nil) {
+			if last = e; !yield(e, nil) {
 				return
 			}
 		}
@@ -50,7 +49,10 @@ func salvaged(node string, files func() []string, proper iter.Seq2[*events.Event
 			yield(nil, damage)
 			return
 		}
-		s := salvage{node: node, at: at, yield: yield}
+		s := salvage{node: node, yield: yield}
+		if last != nil {
+			s.node, s.at = last.Node, after(last)
+		}
 		if !s.frames(found) {
 			return
 		}
@@ -59,12 +61,9 @@ func salvaged(node string, files func() []string, proper iter.Seq2[*events.Event
 }
 
 // after is the position behind an event, as its successor names it.
-func after(at events.Position, e *events.Event) events.Position {
-	w := events.NewFrameWriter(events.Position{Seq: e.Seq - 1, HLC: at.HLC, Chain: e.PrevHash})
-	if w.Append(e) != nil {
-		return events.Position{Seq: e.Seq}
-	}
-	return w.Position()
+func after(e *events.Event) events.Position {
+	chain, _ := events.ChainAfter(e) // where it is not known, any frame will do
+	return events.Position{Seq: e.Seq, HLC: e.Hlc, Chain: chain}
 }
 
 // place is a frame in a file.

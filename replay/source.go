@@ -44,6 +44,10 @@ type Log struct {
 // ErrBadSource.
 func (l *Log) Events(ctx context.Context) iter.Seq2[*events.Event, error] { return l.read(ctx) }
 
+// framed says that the source's own checksums and chain were verified on the
+// way here. An export carries none but prev_hash.
+func (l *Log) framed() bool { return l.Kind != FromJSONL }
+
 // Open finds every log behind the sources of a command line (cli.md, SRC). The
 // error is an ErrBadSource or ErrUnavailable that names the source. Logs that
 // are empty are left out.

@@ -102,8 +102,14 @@ func Verify(ctx context.Context, logs []*Log) (*Verdict, error) {
 				"%s has %s, %s has %s", a.Source, ea.TypeName(), b.Source, eb.TypeName())})
 		},
 	}
-	c := invariants.New()
-	c.CheckChain()
+	w.broken = func(e *events.Event, want uint32) {
+		f := Finding{Invariant: "I9", Node: e.Node, Seq: e.Seq, Detail: fmt.Sprintf("chain broken: have %08x, want %08x", e.PrevHash, want)}
+		if e.RoomSeq != 0 {
+			f.Room, f.RoomSeq = &e.Room, &e.RoomSeq
+		}
+		v.Violations = append(v.Violations, f)
+	}
+	c := invariants.New() // readers of frames check chains, the merge what is between
 	for e, err := range merge(ctx, logs, w) {
 		if err == nil {
 			c.Feed(e)

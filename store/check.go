@@ -63,6 +63,9 @@ type checker struct {
 	haveHead  bool
 	headSeen  bool   // the record that the head names was passed
 	headChain uint32 // and this is its chain
+
+	decode bool            // keep the events of each frame while it is visited
+	events []*events.Event // of the frame that was verified last
 }
 
 func newChecker(h head, have bool) *checker { return &checker{head: h, haveHead: have} }
@@ -147,7 +150,7 @@ func (c *checker) scan(s *segment, v segmentView, isFirst bool, visit func(b []b
 }
 
 func (c *checker) frame(s *segment, k, v []byte) error {
-	in, err := events.DecodeFrame(v, "", nil)
+	in, err := c.open(v)
 	if err != nil {
 		return &CorruptError{File: s.path, Seq: c.pos.Seq + 1, Err: err}
 	}
@@ -163,6 +166,19 @@ func (c *checker) frame(s *segment, k, v []byte) error {
 	c.boot, c.incarnation = in.Boot, in.Incarnation
 	c.passHead(in)
 	return nil
+}
+
+// open verifies a frame, and decodes it in the same pass if somebody asks for
+// its events.
+func (c *checker) open(v []byte) (events.FrameInfo, error) {
+	if !c.decode {
+		return events.DecodeFrame(v, "", nil)
+	}
+	c.events = c.events[:0]
+	return events.DecodeFrame(v, c.meta.Node, func(e *events.Event) error {
+		c.events = append(c.events, e)
+		return nil
+	})
 }
 
 // passHead notes the chain at the record the head names. Heads name ends of

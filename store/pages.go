@@ -22,6 +22,11 @@ type pages struct {
 	file *os.File
 	size int64
 
+	ahead    int64  // bytes to read at a time, 0 = as many as are asked for
+	window   []byte // what was read ahead
+	windowAt int64
+	opened   uint64 // the newest transaction when it was opened
+
 	pageSize int64
 	boltMeta            // the one that is read
 	metas    []boltMeta // the valid ones, newest first
@@ -94,6 +99,36 @@ func openPagesPart(path string) (*pages, error) {
 	return p, nil
 }
 
+// openPagesStream opens the file for one walk in bounded memory: it reads ahead
+// of it, and holds no lock meanwhile, so that a node can start. What it reads is
+// the state that the file has now; if a node writes to the file before the walk
+// has ended, pages of that state may be gone: see changed.
+func openPagesStream(path string) (*pages, error) {
+	p, err := openPagesPart(path)
+	if err != nil {
+		return nil, err
+	}
+	p.ahead, p.opened = readAhead, p.txid
+	if err := unix.Flock(int(p.file.Fd()), unix.LOCK_UN); err != nil { //nolint:gosec // a descriptor
+		return nil, errors.CombineErrors(errors.Wrapf(err, "unlock %s", path), p.close())
+	}
+	return p, nil
+}
+
+// readAhead is small enough that hundreds of logs can be read side by side.
+const readAhead = 256 << 10
+
+// changed says whether the file was written to, or is about to be, since it was
+// opened.
+func (p *pages) changed() bool {
+	now, err := openPagesPart(p.path)
+	if err != nil {
+		return errors.Is(err, unix.EWOULDBLOCK)
+	}
+	defer now.close() //nolint:errcheck // read-only
+	return now.txid != p.opened
+}
+
 func (p *pages) close() error {
 	if p.file == nil {
 		return nil
@@ -115,11 +150,18 @@ func (p *pages) read(off, n int64) ([]byte, error) {
 	if p.data != nil {
 		return p.data[off : off+n : off+n], nil
 	}
-	b := make([]byte, n)
+	if at := off - p.windowAt; at >= 0 && at+n <= int64(len(p.window)) {
+		return p.window[at : at+n : at+n], nil
+	}
+	// Slices of the window before are still in use up the tree: it is not reused.
+	b := make([]byte, min(max(n, p.ahead), p.size-off))
 	if _, err := p.file.ReadAt(b, off); err != nil {
 		return nil, &CorruptError{File: p.path, Err: errors.Wrapf(err, "read %d bytes at %d", n, off)}
 	}
-	return b, nil
+	if p.ahead > 0 {
+		p.window, p.windowAt = b, off
+	}
+	return b[:n:n], nil
 }
 
 // findMeta takes the valid meta page with the higher transaction id.

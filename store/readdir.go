@@ -66,7 +66,7 @@ func ReadDir(dir string, from uint64, visit func(*events.Event) error) (DirInfo,
 			return info, err
 		}
 	}
-	if live {
+	if _, started := Locked(dir); live || started {
 		return info, nil // the head moves on under us
 	}
 	if haveHead && h.seq > chk.pos.Seq {
@@ -82,10 +82,11 @@ func ReadDir(dir string, from uint64, visit func(*events.Event) error) (DirInfo,
 
 // readSegment reads one segment; lastOf is the directory if it is the last one.
 func readSegment(s *segment, chk *checker, isFirst bool, lastOf string, from uint64, visit func(*events.Event) error) error {
-	p, err := openPages(s.path)
+	p, err := openPagesStream(s.path)
 	if err != nil {
 		return err
 	}
+	defer p.close() //nolint:errcheck // read-only
 	if lastOf != "" && !chk.head.clean { // which root? Nothing is handed out before that is known
 		probe := *chk
 		if _, err := probe.scanNewest(p, s, isFirst, newestSnapshot(lastOf)); err == nil && visit == nil {
@@ -94,25 +95,28 @@ func readSegment(s *segment, chk *checker, isFirst bool, lastOf string, from uin
 		}
 	}
 	v, err := p.view()
-	if err != nil {
-		return err
+	if err == nil {
+		err = chk.visit(s, v, isFirst, from, visit)
 	}
-	return chk.scan(s, v, isFirst, func(b []byte) error {
-		if chk.pos.Seq < from || visit == nil {
-			return nil
-		}
-		var own error // visit's, which stays itself
-		_, err := events.DecodeFrame(b, chk.meta.Node, func(e *events.Event) error {
+	if errors.Is(err, ErrCorrupt) && p.changed() {
+		return errors.Wrapf(unix.EWOULDBLOCK, "%s changed while it was read", s.path)
+	}
+	return err
+}
+
+// visit hands on the events of a segment from sequence from on.
+func (c *checker) visit(s *segment, v segmentView, isFirst bool, from uint64, visit func(*events.Event) error) error {
+	c.decode = visit != nil
+	return c.scan(s, v, isFirst, func([]byte) error {
+		for _, e := range c.events {
 			if e.Seq < from {
-				return nil
+				continue
 			}
-			own = visit(e)
-			return own
-		})
-		if err != nil && own == nil {
-			return &CorruptError{File: s.path, Seq: chk.pos.Seq, Err: err}
+			if err := visit(e); err != nil {
+				return err
+			}
 		}
-		return err
+		return nil
 	})
 }
 

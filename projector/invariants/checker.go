@@ -169,9 +169,8 @@ func (c *Checker) creation(n *node, r *room, e *events.Event) {
 	}
 }
 
-// checkChain recomputes the chain over the record before. A record that this
-// build cannot encode to the very bytes it was read from (fields or types of a
-// newer schema, a map) is skipped over: the reader of the log verified those.
+// checkChain recomputes the chain over the record before. One that this build
+// cannot recompute is skipped over: the reader of the log verified those.
 func (c *Checker) checkChain(n *node, e *events.Event) {
 	if n.chainKnown && e.Seq == n.last+1 && e.PrevHash != n.chainNext {
 		c.report(e, "I9", NoPage, "chain broken: have %08x, want %08x", e.PrevHash, n.chainNext)
@@ -179,12 +178,5 @@ func (c *Checker) checkChain(n *node, e *events.Event) {
 	if n.last == 0 && e.Seq == 1 && e.PrevHash != 0 {
 		c.report(e, "I9", NoPage, "chain of the first record is %08x, not 0", e.PrevHash)
 	}
-	n.chainKnown = false
-	if e.Payload == nil || e.GetConfigChanged() != nil || len(e.ProtoReflect().GetUnknown()) > 0 || e.Seq == 0 || e.Hlc == 0 {
-		return
-	}
-	w := events.NewFrameWriter(events.Position{Seq: e.Seq - 1, HLC: e.Hlc - 1, Chain: e.PrevHash})
-	if w.Append(e) == nil {
-		n.chainNext, n.chainKnown = w.Position().Chain, true
-	}
+	n.chainNext, n.chainKnown = events.ChainAfter(e)
 }
