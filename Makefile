@@ -116,6 +116,10 @@ crash: deps-test ## 50,000 crash images of the log, 6,000 flipped bits
 	PDLOG_FLIPS=6000 $(GO) test -count=1 -v -run 'Flip|Truncated' ./store
 	PDLOG_CRASH_IMAGES=50000 $(GO) test -count=1 -v -timeout 60m ./test/crash
 
+.PHONY: bench-replay
+bench-replay: deps ## reading 10,000,000 events, beside a bare read and decode
+	PDLOG_FIGURES=$${PDLOG_FIGURES:-10000000} $(GO) test -run TestFigures -count=1 -timeout 30m -v ./replay
+
 mirror-kills: deps ## 500 nodes and 100 servers killed, on one JetStream server and on three
 	PDLOG_MIRROR_KILLS=500 $(GO) test -count=1 -timeout 60m -v -run TestKills ./store/mirror
 

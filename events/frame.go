@@ -125,6 +125,13 @@ func FramePeek(b []byte) (FrameInfo, error) {
 // It is total: any bytes give a frame or an error (one of the sentinels of
 // this file, or visit's own), and it allocates in proportion to len(b) alone.
 func DecodeFrame(b []byte, node string, visit func(*Event) error) (FrameInfo, error) {
+	return DecodeFrameIf(b, node, nil, visit)
+}
+
+// DecodeFrameIf is DecodeFrame that decodes only the events that want says true
+// to (nil: all). The rest is verified all the same. A record whose head cannot be
+// read is decoded, so that its fault shows.
+func DecodeFrameIf(b []byte, node string, want func(Head) bool, visit func(*Event) error) (FrameInfo, error) {
 	in, err := FramePeek(b)
 	if err != nil {
 		return FrameInfo{}, err
@@ -162,7 +169,7 @@ func DecodeFrame(b []byte, node string, visit func(*Event) error) (FrameInfo, er
 		hlc += delta
 		before := chain
 		chain = chainNext(prefix[:], before, seq, hlc, rec)
-		if visit != nil {
+		if visit != nil && (want == nil || wanted(rec, seq, want)) {
 			e := new(Event)
 			if err := e.UnmarshalVT(rec); err != nil {
 				return FrameInfo{}, fmt.Errorf("%w: record %d: %w", ErrFrameMalformed, seq, err)

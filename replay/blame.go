@@ -32,6 +32,8 @@ type Incident struct {
 	CheckFailedSeq uint64 `json:"check_failed_seq"`
 	// Evidence names the events behind the incident, "node#seq".
 	Evidence []string `json:"evidence"`
+	// Doubts are missing parts of logs that keep the writer from being certain.
+	Doubts []Gap `json:"missing,omitempty"`
 
 	at uint64 // place in the merged order
 }

@@ -3,16 +3,34 @@ package replay
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
-// WriteBlame prints incidents for people, a few sentences each. Neighbours that
-// differ in nothing but the page are told together.
-func WriteBlame(w io.Writer, incidents []*Incident) error {
-	if len(incidents) == 0 {
-		_, err := fmt.Fprintln(w, "no page was written after its release, and none failed its check")
+// WriteBlame prints a judgement for people, a few sentences an incident.
+// Neighbours that differ in nothing but the page are told together.
+func WriteBlame(w io.Writer, j Judgement) error {
+	if err := writeIncidents(w, j.Incidents); err != nil {
 		return err
 	}
+	var sb strings.Builder
+	switch j.Verdict {
+	case Clean:
+		sb.WriteString("no page was written after its release, and none failed its check\n")
+	case Undetermined:
+		fmt.Fprintf(&sb, "undetermined, because %s: no page is known to have been written after its release\n",
+			gapsText(slices.DeleteFunc(slices.Clone(j.Doubts), func(g Gap) bool { return g.Kind == "start" })))
+	}
+	for _, g := range j.Doubts {
+		if g.Kind == "start" {
+			fmt.Fprintf(&sb, "the log of %s begins at event %d: what was before it is not judged\n", g.Node, g.Last+1)
+		}
+	}
+	_, err := io.WriteString(w, sb.String())
+	return err
+}
+
+func writeIncidents(w io.Writer, incidents []*Incident) error {
 	for i := 0; i < len(incidents); {
 		in, story := incidents[i], incidents[i].Story()
 		pages := []uint32{in.Page}
@@ -48,6 +66,9 @@ func (in *Incident) Story() string {
 	}
 	if in.WriterRoom != nil {
 		in.writerStory(&sb)
+	}
+	if len(in.Doubts) > 0 {
+		fmt.Fprintf(&sb, " Who wrote there is undetermined, because %s.", gapsText(in.Doubts))
 	}
 	if in.CheckFailedSeq != 0 {
 		fmt.Fprintf(&sb, " The check that failed is %s#%d.", in.Node, in.CheckFailedSeq)

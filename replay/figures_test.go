@@ -2,9 +2,12 @@ package replay_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pdlog/pdlog/events"
-	"github.com/pdlog/pdlog/replay"
 	"github.com/pdlog/pdlog/test/fleetlog"
 )
 
@@ -26,28 +28,58 @@ func TestFigures(t *testing.T) {
 	}
 	f := bigFleet(t, n)
 	bare := timed(func() int { return bareRead(t, f.Dir) })
-	t.Logf("read and decode: %d events, %.0f events/s, %.0f events/s per core", bare.events, bare.perSecond(), bare.perCore())
-	ver := timed(func() int {
-		v, err := replay.Verify(t.Context(), open(t, f.Dir))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum := 0
-		for _, l := range v.Logs {
-			sum += int(l.Events) //nolint:gosec // a count
-		}
-		return sum
-	})
-	t.Logf("verify: %d events, %.0f events/s, %.0f events/s per core, %.0f %% of a bare read", ver.events, ver.perSecond(), ver.perCore(), 100*ver.perCore()/bare.perCore())
+	t.Logf("read and decode: %s", bare)
+	pdreplay := buildPdreplay(t)
+	ver := run(t, bare.events, pdreplay, "verify", f.Dir)
+	share := ver.perCore() / bare.perCore()
+	t.Logf("verify: %s, %.0f MiB, %.0f %% of a bare read", ver, ver.mib, 100*share)
+	if share < 0.5 && ver.perCore() < 1e6 {
+		t.Errorf("verify is below both 50 %% of a bare read and 1,000,000 events/s per core")
+	}
+	if ver.mib >= 512 {
+		t.Errorf("verify took %.0f MiB, the limit is 512", ver.mib)
+	}
+	one := run(t, bare.events, pdreplay, "blame", "--node", "d0", "--page", "20", f.Dir)
+	t.Logf("blame of one page: %v (%v of a core), %.0f MiB", one.wall.Round(time.Millisecond), one.cpu.Round(time.Millisecond), one.mib)
+}
+
+// buildPdreplay is the binary as it is installed.
+func buildPdreplay(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "pdreplay")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/pdlog/pdlog/cmd/pdreplay").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return path
+}
+
+// run measures a process; an answer that is bad is an answer.
+func run(t *testing.T, n int, name string, args ...string) measure {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	start := time.Now()
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() > 1 {
+		t.Fatalf("%v: %v: %s", args, err, out)
+	}
+	m := measure{events: n, wall: time.Since(start), cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}
+	if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		m.mib = float64(u.Maxrss) / 1024
+	}
+	return m
 }
 
 type measure struct {
 	events    int
 	wall, cpu time.Duration
+	mib       float64 // the most it had in memory
 }
 
-func (m measure) perSecond() float64 { return float64(m.events) / m.wall.Seconds() }
-func (m measure) perCore() float64   { return float64(m.events) / m.cpu.Seconds() }
+func (m measure) String() string {
+	return fmt.Sprintf("%d events in %v, %.0f events/s per core", m.events, m.wall.Round(time.Millisecond), m.perCore())
+}
+
+func (m measure) perCore() float64 { return float64(m.events) / m.cpu.Seconds() }
 
 // timed measures wall and processor time, the collector's included.
 func timed(do func() int) measure {

@@ -17,8 +17,10 @@ type Filter struct {
 	Rooms []uint64
 	Pages []uint32
 	Types []string
-	Since time.Time // zero = from the beginning
-	Until time.Time // zero = to the end; the bound itself is in
+	// Requests are the engine's own ids. They select rooms: see FocusOnRequests.
+	Requests []string
+	Since    time.Time // zero = from the beginning
+	Until    time.Time // zero = to the end; the bound itself is in
 }
 
 // Check says what is wrong with the filter: a type that is none. It names the

@@ -154,12 +154,15 @@ type History struct {
 	tokens map[RoomKey]*Write // prefill node and token
 	pages  map[string]map[uint32][]*Tenure
 	pos    uint64
+	refs   refs            // what is named of other logs
+	pdlog  map[string]bool // nodes that keep a log
 }
 
 // NewHistory is a history without events.
 func NewHistory() *History {
 	return &History{
 		rooms: map[RoomKey]*Room{}, tokens: map[RoomKey]*Write{}, pages: map[string]map[uint32][]*Tenure{},
+		refs: refs{}, pdlog: map[string]bool{},
 	}
 }
 
@@ -226,6 +229,11 @@ func (h *History) Add(e *events.Event) {
 	}
 	h.Last = at
 	h.Events++
+	h.pdlog[e.Node] = true
+	if c := e.Cause; c.GetNode() != "" {
+		h.pdlog[c.GetNode()] = true
+		h.refs.name(c.GetNode(), c.GetSeq())
+	}
 	if e.RoomSeq == 0 {
 		return
 	}

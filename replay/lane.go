@@ -41,14 +41,17 @@ type copyHead struct {
 	stop  func()
 	batch batch
 	head  *events.Event
-	last  uint64 // last seq read
+	first uint64 // first and last seq read, 0 = none
+	last  uint64
+	n     uint64 // events read
+	newer uint64 // of them of a newer schema
 }
 
 // batch is a run of events of one log. A pull costs a switch of coroutines,
 // which is as much as decoding an event: so they come by the hundred.
 type batch []*events.Event
 
-const batchEvents = 256
+const batchEvents = 64
 
 // batches regroups a log. A batch is good until the next one is asked for; an
 // error comes alone and last.
@@ -77,10 +80,18 @@ func batches(seq iter.Seq2[*events.Event, error]) iter.Seq2[batch, error] {
 
 // watcher is told what the union of copies shows. All fields may be nil.
 type watcher struct {
-	read     func(l *Log, e *events.Event)         // every event of every copy
 	failed   func(l *Log, last uint64, err error)  // a copy ended with an error
 	conflict func(a, b *Log, ea, eb *events.Event) // a's stands
+	lanes    []*lane                               // of the merge, set when it begins
+	want     func(node string) Want                // which events of a node's logs are read; nil: all
 	broken   func(e *events.Event, want uint32)    // prev_hash is not the chain of what came before
+}
+
+func (w *watcher) wantOf(l *Log) Want {
+	if w.want == nil {
+		return nil
+	}
+	return w.want(l.Node)
 }
 
 // lanes groups logs into lanes: logs of one node are copies of each other
@@ -110,9 +121,9 @@ func (ln *lane) fits(l *Log) bool {
 	return true
 }
 
-func (ln *lane) open(ctx context.Context) {
+func (ln *lane) open(ctx context.Context, w *watcher) {
 	for _, c := range ln.copies {
-		c.next, c.stop = iter.Pull2(batches(c.log.Events(ctx)))
+		c.next, c.stop = iter.Pull2(batches(c.log.Select(ctx, w.wantOf(c.log))))
 	}
 }
 
@@ -209,9 +220,17 @@ func (c *copyHead) fill(ln *lane, w *watcher) {
 		e := c.batch[0]
 		c.batch = c.batch[1:]
 		c.head, c.last = e, e.Seq
-		if w.read != nil {
-			w.read(c.log, e)
-		}
+		c.count(e)
+	}
+}
+
+func (c *copyHead) count(e *events.Event) {
+	if c.n == 0 {
+		c.first = e.Seq
+	}
+	c.n++
+	if e.Payload == nil {
+		c.newer++
 	}
 }
 

@@ -17,14 +17,19 @@ import (
 // log (a log and its mirror) count once.
 //
 // A log that fails gives its error (a nil event) and is left out from there on;
-// the rest goes on. Copies that differ give an ErrConflict; the first source's
-// event stands. Memory is bounded whatever the logs' length.
+// the rest goes on. Copies that differ give an ErrConflict that names the one
+// that counts: one whose bytes carry checksums before an export, else the first.
+// Memory is bounded whatever the logs' length.
 func Merge(ctx context.Context, logs []*Log) iter.Seq2[*events.Event, error] {
+	return mergeWanted(ctx, logs, nil)
+}
+
+func mergeWanted(ctx context.Context, logs []*Log, want func(node string) Want) iter.Seq2[*events.Event, error] {
 	return func(yield func(*events.Event, error) bool) {
 		var conflict error
-		w := &watcher{conflict: func(a, b *Log, ea, _ *events.Event) {
+		w := &watcher{want: want, conflict: func(a, b *Log, ea, _ *events.Event) {
 			if conflict == nil {
-				conflict = errors.Wrapf(ErrConflict, "%s and %s: event %d of %s", a.Source, b.Source, ea.Seq, ea.Node)
+				conflict = errors.Wrapf(ErrConflict, "event %d of %s is not the same in %s and in %s; %s counts", ea.Seq, ea.Node, a.Source, b.Source, a.Source)
 			}
 		}}
 		for e, err := range merge(ctx, logs, w) {
@@ -56,10 +61,11 @@ func merge(ctx context.Context, logs []*Log, w *watcher) iter.Seq2[*events.Event
 	return func(yield func(*events.Event, error) bool) {
 		m := &merger{byNode: map[string][]*lane{}, stuck: map[*lane]bool{}}
 		all := lanes(logs)
+		w.lanes = all
 		for i, ln := range all {
 			ln.index = i
 			m.byNode[ln.node] = append(m.byNode[ln.node], ln)
-			ln.open(ctx)
+			ln.open(ctx, w)
 			defer ln.close()
 		}
 		next := func(ln *lane) bool { // false: nobody wants more

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -28,10 +29,14 @@ type PageLog struct {
 	Node  string     `json:"node"`
 	Page  uint32     `json:"page"`
 	Steps []PageStep `json:"steps"`
+	// Verdict is clean, corrupted or undetermined.
+	Verdict string `json:"verdict"`
+	Doubts  []Gap  `json:"missing"`
 }
 
 // PageHistory tells one page's life on a decode node, in merged order.
-func PageHistory(h *History, node string, page uint32) PageLog {
+// gaps are what its evidence lacks.
+func PageHistory(h *History, node string, page uint32, gaps []Gap) PageLog {
 	out := PageLog{Node: node, Page: page, Steps: []PageStep{}}
 	add := func(at Mark, what string, r *Room, rank string, chunk *uint32, detail string, bad bool) {
 		out.Steps = append(out.Steps, PageStep{
@@ -105,6 +110,9 @@ func PageHistory(h *History, node string, page uint32) PageLog {
 		}
 		return 0
 	})
+	incidents := slices.DeleteFunc(Blame(h), func(in *Incident) bool { return in.Node != node || in.Page != page })
+	j := h.Judge(incidents, gaps)
+	out.Verdict, out.Doubts = j.Verdict, j.Doubts
 	return out
 }
 
@@ -128,5 +136,18 @@ func (p PageLog) Write(w io.Writer) error {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s#%d\t%s\n",
 			mark, s.At.Format("2006-01-02 15:04:05.000"), s.What, s.Room, s.Seqno, dash(s.Rank), chunk, s.Node, s.Seq, s.Detail)
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	var sb strings.Builder
+	fmt.Fprintf(&sb, "\n%s", p.Verdict)
+	if len(p.Doubts) > 0 {
+		fmt.Fprintf(&sb, ", because %s", gapsText(p.Doubts))
+	}
+	if p.Verdict != Undetermined && len(p.Doubts) > 0 {
+		sb.Reset()
+		fmt.Fprintf(&sb, "\n%s, as far as these logs go: %s", p.Verdict, gapsText(p.Doubts))
+	}
+	_, err := fmt.Fprintln(w, sb.String())
+	return err
 }

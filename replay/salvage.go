@@ -2,7 +2,6 @@ package replay
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"iter"
 	"os"
@@ -13,27 +12,59 @@ import (
 	"github.com/cockroachdb/errors"
 
 	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/store"
 )
 
-// salvaged goes on where a damaged log's proper read ends: the frames that lie
-// in its files are found by their own checksums, whatever has become of the
-// database around them. Every readable event is handed out, in order and each
-// once; the last pair says what is lost (ErrDamaged). node is used if no event
-// was read before.
+// salvage reads a log, and goes on where its proper read ends in damage: the
+// frames that lie in its files are found by their own checksums, whatever has
+// become of the database around them. Every readable event is handed out, in
+// order and each once; the last pair says what is lost (ErrDamaged).
 //
 // Frames that the log itself does not lead to any more may be found as well
 // (bbolt keeps pages that were freed): where two differ, the one that continues
 // the chain counts.
-func salvaged(node string, files func() []string, proper iter.Seq2[*events.Event, error]) iter.Seq2[*events.Event, error] {
+type salvage struct {
+	node string // of the log; what its folder says until it is read
+	want Want
+	got  *Spans
+	at   events.Position
+	// yield takes what is found behind the first damage.
+	yield func(*events.Event, error) bool
+
+	lost  []string
+	more  int // events behind the first damage
+	file  string
+	bytes []byte
+}
+
+// proper reads the log in dir as the store does.
+func (s *salvage) proper(dir string) iter.Seq2[*events.Event, error] {
 	return func(yield func(*events.Event, error) bool) {
-		var last *events.Event
+		info, err := store.ReadDirIf(dir, 0, s.want, func(e *events.Event) error {
+			if !yield(e, nil) {
+				return errEnough
+			}
+			return nil
+		})
+		if info.LastSeq > 0 && info.LastSeq >= info.FirstSeq {
+			s.node, s.at = info.Node, events.Position{Seq: info.LastSeq, Chain: info.LastChain}
+			s.got.Add(info.FirstSeq, info.LastSeq)
+		}
+		if err != nil && !errors.Is(err, errEnough) {
+			yield(nil, storeError(err))
+		}
+	}
+}
+
+func (s *salvage) events(files func() []string, proper func() iter.Seq2[*events.Event, error]) iter.Seq2[*events.Event, error] {
+	return func(yield func(*events.Event, error) bool) {
 		var damage error
-		for e, err := range proper {
+		for e, err := range proper() {
 			if err != nil {
 				damage = err
 				break
 			}
-			if last = e; !yield(e, nil) {
+			if !yield(e, nil) {
 				return
 			}
 		}
@@ -49,21 +80,10 @@ func salvaged(node string, files func() []string, proper iter.Seq2[*events.Event
 			yield(nil, damage)
 			return
 		}
-		s := salvage{node: node, yield: yield}
-		if last != nil {
-			s.node, s.at = last.Node, after(last)
+		if s.yield = yield; s.frames(found) {
+			yield(nil, mark(errors.Wrap(damage, s.story()), ErrDamaged))
 		}
-		if !s.frames(found) {
-			return
-		}
-		yield(nil, mark(errors.Wrap(damage, s.story()), ErrDamaged))
 	}
-}
-
-// after is the position behind an event, as its successor names it.
-func after(e *events.Event) events.Position {
-	chain, _ := events.ChainAfter(e) // where it is not known, any frame will do
-	return events.Position{Seq: e.Seq, HLC: e.Hlc, Chain: chain}
 }
 
 // place is a frame in a file.
@@ -95,17 +115,6 @@ func findFrames(files []string) []place {
 	}
 	slices.SortStableFunc(out, func(a, b place) int { return cmp.Compare(a.FirstSeq, b.FirstSeq) })
 	return out
-}
-
-type salvage struct {
-	node  string
-	at    events.Position
-	yield func(*events.Event, error) bool
-
-	lost  []string
-	more  int // events behind the first damage
-	file  string
-	bytes []byte
 }
 
 // frames hands out what lies behind the position; false ends the read.
@@ -146,11 +155,8 @@ func (s *salvage) frame(p place) bool {
 		s.lose(s.at.Seq+1, p.FirstSeq-1)
 	}
 	goOn := true
-	_, err := events.DecodeFrame(s.bytes[p.offset:], s.node, func(e *events.Event) error {
-		if e.Seq <= s.at.Seq {
-			return nil
-		}
-		s.more++
+	fresh := func(h events.Head) bool { return h.Seq > s.at.Seq && (s.want == nil || s.want(h)) }
+	_, err := events.DecodeFrameIf(s.bytes[p.offset:], s.node, fresh, func(e *events.Event) error {
 		if goOn = s.yield(e, nil); !goOn {
 			return errEnough
 		}
@@ -159,6 +165,8 @@ func (s *salvage) frame(p place) bool {
 	if err != nil {
 		return goOn
 	}
+	s.more += int(p.LastSeq - max(s.at.Seq, p.FirstSeq-1)) //nolint:gosec // a frame's count
+	s.got.Add(max(s.at.Seq+1, p.FirstSeq), p.LastSeq)
 	s.at = events.Position{Seq: p.LastSeq, HLC: p.LastHLC, Chain: p.Chain}
 	return goOn
 }
@@ -191,10 +199,10 @@ func segmentsIn(dir string) []string {
 // Readable is a stream without the errors of logs that are damaged or differ:
 // they are noted, and the rest goes on. Damage is complete when the stream has
 // ended.
-func Readable(ctx context.Context, logs []*Log, damage *error) iter.Seq2[*events.Event, error] {
+func Readable(stream iter.Seq2[*events.Event, error], damage *error) iter.Seq2[*events.Event, error] {
 	return func(yield func(*events.Event, error) bool) {
-		for e, err := range Merge(ctx, logs) {
-			if err != nil && errors.IsAny(err, ErrDamaged, ErrConflict) {
+		for e, err := range stream {
+			if isDamage(err) {
 				*damage = errors.CombineErrors(*damage, err)
 				continue
 			}
@@ -204,3 +212,5 @@ func Readable(ctx context.Context, logs []*Log, damage *error) iter.Seq2[*events
 		}
 	}
 }
+
+func isDamage(err error) bool { return err != nil && errors.IsAny(err, ErrDamaged, ErrConflict) }

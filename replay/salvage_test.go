@@ -138,7 +138,7 @@ func TestViewsGoOnOverDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var damage error
-	h, err := replay.Gather(replay.Readable(t.Context(), open(t, dir), &damage))
+	h, err := replay.Gather(replay.Readable(replay.Merge(t.Context(), open(t, dir)), &damage))
 	if err != nil || !errors.Is(damage, replay.ErrDamaged) {
 		t.Fatal(err, damage)
 	}

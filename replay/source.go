@@ -36,13 +36,48 @@ type Log struct {
 	First  uint64 // first sequence; 0 = the log is empty
 
 	problems []problem // found while the mirror was looked through
-	read     func(ctx context.Context) iter.Seq2[*events.Event, error]
+	read     reader
+	got      Spans // what the last read has seen
+	progress progress
 }
+
+// Want selects events by their heads; nil selects all.
+type Want func(events.Head) bool
+
+// reader reads a log from its beginning, in order of sequence, and notes in got
+// every sequence that it has seen, wanted or not.
+type reader func(ctx context.Context, want Want, got *Spans) iter.Seq2[*events.Event, error]
 
 // Events reads the log from its beginning, in order of sequence. The last pair
 // has a nil event and the error, if there is one: ErrDamaged, ErrUnavailable or
 // ErrBadSource.
-func (l *Log) Events(ctx context.Context) iter.Seq2[*events.Event, error] { return l.read(ctx) }
+func (l *Log) Events(ctx context.Context) iter.Seq2[*events.Event, error] { return l.Select(ctx, nil) }
+
+// Select is Events without those that nobody wants, which a log's own files need
+// not even be decoded for.
+func (l *Log) Select(ctx context.Context, want Want) iter.Seq2[*events.Event, error] {
+	l.got = nil
+	return l.progress.watch(l.read, want)(ctx, want, &l.got)
+}
+
+// selecting is a reader of a source that has to decode events to know them.
+func selecting(all func(context.Context) iter.Seq2[*events.Event, error]) reader {
+	return func(ctx context.Context, want Want, got *Spans) iter.Seq2[*events.Event, error] {
+		return func(yield func(*events.Event, error) bool) {
+			for e, err := range all(ctx) {
+				if err == nil {
+					got.Add(e.Seq, e.Seq)
+					if want != nil && !want(events.HeadOf(e)) {
+						continue
+					}
+				}
+				if !yield(e, err) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // framed says that the source's own checksums and chain were verified on the
 // way here. An export carries none but prev_hash.
@@ -64,6 +99,9 @@ func Open(ctx context.Context, sources []string) ([]*Log, error) {
 		if err := l.peek(ctx); err != nil {
 			return nil, errors.Wrapf(err, "%s", l.Source)
 		}
+	}
+	for _, l := range out {
+		l.progress.reset()
 	}
 	out = slices.DeleteFunc(out, func(l *Log) bool { return l.First == 0 })
 	if len(out) == 0 {
@@ -124,7 +162,7 @@ func (l *Log) peek(ctx context.Context) error {
 	if l.First != 0 {
 		return nil // its source told
 	}
-	for e, err := range l.read(ctx) {
+	for e, err := range l.Events(ctx) {
 		if err != nil {
 			if errors.Is(err, ErrDamaged) && l.Node == "" {
 				// Damaged before the first event: the view that reads it says so.

@@ -36,8 +36,9 @@ func dirLog(dir string) *Log {
 			return liveLog("unix:"+holder.Socket, dir)
 		}
 	}
-	return &Log{Source: dir, Kind: FromDir, read: func(context.Context) iter.Seq2[*events.Event, error] {
-		return salvaged(filepath.Base(filepath.Dir(dir)), func() []string { return segmentsIn(dir) }, classified(store.Events(dir, 0)))
+	return &Log{Source: dir, Kind: FromDir, progress: progress{last: store.LastSeq(dir)}, read: func(_ context.Context, want Want, got *Spans) iter.Seq2[*events.Event, error] {
+		s := &salvage{node: filepath.Base(filepath.Dir(dir)), want: want, got: got}
+		return s.events(func() []string { return segmentsIn(dir) }, func() iter.Seq2[*events.Event, error] { return s.proper(dir) })
 	}}
 }
 
@@ -50,17 +51,7 @@ func besideSocket(dir string) string {
 	return names[0]
 }
 
-// classified gives the store's errors the kinds of this package.
-func classified(seq iter.Seq2[*events.Event, error]) iter.Seq2[*events.Event, error] {
-	return func(yield func(*events.Event, error) bool) {
-		for e, err := range seq {
-			if !yield(e, storeError(err)) {
-				return
-			}
-		}
-	}
-}
-
+// storeError gives the store's errors the kinds of this package.
 func storeError(err error) error {
 	var inUse *store.InUseError
 	switch {
@@ -88,29 +79,23 @@ func fileLog(path string) *Log {
 	if dir := filepath.Dir(path); filepath.Base(dir) == "log" {
 		node = filepath.Base(filepath.Dir(dir))
 	}
-	return &Log{Source: path, Kind: FromFile, read: func(context.Context) iter.Seq2[*events.Event, error] {
-		return salvaged(node, func() []string { return []string{path} }, func(yield func(*events.Event, error) bool) {
-			if holder, live := store.Locked(filepath.Dir(path)); live {
-				// A sealed segment of a live node can be read; the active one not.
-				if _, err := firstSeq(path); err != nil && holder.Socket != "" {
-					for e, err := range liveLog("unix:"+holder.Socket, path).read(context.Background()) {
-						if !yield(e, err) {
-							return
-						}
-					}
+	return &Log{Source: path, Kind: FromFile, read: func(ctx context.Context, want Want, got *Spans) iter.Seq2[*events.Event, error] {
+		if holder, live := store.Locked(filepath.Dir(path)); live {
+			// A sealed segment of a live node can be read; the active one not.
+			if _, err := firstSeq(path); err != nil && holder.Socket != "" {
+				return liveLog("unix:"+holder.Socket, path).read(ctx, want, got)
+			}
+		}
+		s := &salvage{node: node, want: want, got: got}
+		return s.events(func() []string { return []string{path} }, func() iter.Seq2[*events.Event, error] {
+			return func(yield func(*events.Event, error) bool) {
+				dir, err := linkDir(path)
+				if err != nil {
+					yield(nil, err)
 					return
 				}
-			}
-			dir, err := linkDir(path)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			defer os.RemoveAll(dir)
-			for e, err := range classified(store.Events(dir, 0)) {
-				if !yield(e, err) {
-					return
-				}
+				defer os.RemoveAll(dir)
+				s.proper(dir)(yield)
 			}
 		})
 	}}

@@ -53,7 +53,7 @@ func jsonlLogs(path string) ([]*Log, error) {
 }
 
 func jsonlLog(path, node string) *Log {
-	return &Log{Source: path, Kind: FromJSONL, read: func(context.Context) iter.Seq2[*events.Event, error] {
+	return &Log{Source: path, Kind: FromJSONL, read: selecting(func(context.Context) iter.Seq2[*events.Event, error] {
 		return func(yield func(*events.Event, error) bool) {
 			err := scanLines(path, func(n int, line []byte) error {
 				if quick, ok := quickNode(line); ok && quick != node {
@@ -72,7 +72,7 @@ func jsonlLog(path, node string) *Log {
 				yield(nil, err)
 			}
 		}
-	}}
+	})}
 }
 
 // quickNode finds the node without parsing the line; not ok if the name has an

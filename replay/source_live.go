@@ -25,7 +25,7 @@ const pageLimit = 2000
 // liveLog reads the durable log of a running node up to what is durable when
 // the read arrives there.
 func liveLog(target, source string) *Log {
-	return &Log{Source: source, Kind: FromLive, read: func(ctx context.Context) iter.Seq2[*events.Event, error] {
+	return &Log{Source: source, Kind: FromLive, read: selecting(func(ctx context.Context) iter.Seq2[*events.Event, error] {
 		return func(yield func(*events.Event, error) bool) {
 			client, closeIdle := liveClient(target)
 			defer closeIdle()
@@ -65,7 +65,7 @@ func liveLog(target, source string) *Log {
 				from = last.LastSeq + 1
 			}
 		}
-	}}
+	})}
 }
 
 func liveClient(target string) (enginepb.EngineClient, func()) {

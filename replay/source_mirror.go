@@ -49,7 +49,7 @@ func mirrorLogs(ctx context.Context, src string) ([]*Log, error) {
 			if id := recordedID(it.Event); id != "" {
 				l.ID = id
 			}
-			l.read = mirrorReader(server, mirror.Filter{Cluster: k.cluster, Node: k.node}, k.id)
+			l.read = selecting(mirrorReader(server, mirror.Filter{Cluster: k.cluster, Node: k.node}, k.id))
 			found[k] = l
 			out = append(out, l)
 		}

@@ -76,17 +76,6 @@ func Verify(ctx context.Context, logs []*Log) (*Verdict, error) {
 	var unavailable error
 	var copies []Finding // I10
 	w := &watcher{
-		read: func(l *Log, e *events.Event) {
-			r := reports[l]
-			if r.Events == 0 {
-				r.FirstSeq = e.Seq
-			}
-			r.Events++
-			r.LastSeq = e.Seq
-			if e.Payload == nil {
-				r.Unknown++
-			}
-		},
 		failed: func(l *Log, last uint64, err error) {
 			r := reports[l]
 			r.Error = err.Error()
@@ -119,6 +108,12 @@ func Verify(ctx context.Context, logs []*Log) (*Verdict, error) {
 	}
 	if unavailable != nil {
 		return nil, unavailable
+	}
+	for _, ln := range w.lanes {
+		for _, c := range ln.copies {
+			r := reports[c.log]
+			r.Events, r.FirstSeq, r.LastSeq, r.Unknown = c.n, c.first, c.last, c.newer
+		}
 	}
 	found := c.Finish()
 	v.Violations = append(v.Violations, Findings(found)...)

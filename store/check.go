@@ -64,7 +64,8 @@ type checker struct {
 	headSeen  bool   // the record that the head names was passed
 	headChain uint32 // and this is its chain
 
-	decode bool            // keep the events of each frame while it is visited
+	decode bool // keep the events of each frame while it is visited
+	want   func(events.Head) bool
 	events []*events.Event // of the frame that was verified last
 }
 
@@ -175,7 +176,7 @@ func (c *checker) open(v []byte) (events.FrameInfo, error) {
 		return events.DecodeFrame(v, "", nil)
 	}
 	c.events = c.events[:0]
-	return events.DecodeFrame(v, c.meta.Node, func(e *events.Event) error {
+	return events.DecodeFrameIf(v, c.meta.Node, c.want, func(e *events.Event) error {
 		c.events = append(c.events, e)
 		return nil
 	})

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"iter"
-
 	"github.com/cockroachdb/errors"
 	"golang.org/x/sys/unix"
 
@@ -28,6 +26,12 @@ type DirInfo struct {
 // segment that a live node is writing an *InUseError (ErrInUse) after the
 // events of the sealed ones; an error of visit is returned as it is.
 func ReadDir(dir string, from uint64, visit func(*events.Event) error) (DirInfo, error) {
+	return ReadDirIf(dir, from, nil, visit)
+}
+
+// ReadDirIf is ReadDir that decodes and visits only the events that want says
+// true to (nil: all). All of the log is verified.
+func ReadDirIf(dir string, from uint64, want func(events.Head) bool, visit func(*events.Event) error) (DirInfo, error) {
 	segs, err := listSegments(dir)
 	if err != nil {
 		return DirInfo{}, err
@@ -49,6 +53,7 @@ func ReadDir(dir string, from uint64, visit func(*events.Event) error) (DirInfo,
 		return info, err
 	}
 	chk := newChecker(h, haveHead)
+	chk.want = want
 	for i, s := range segs[skip:] {
 		last := ""
 		if s == segs[len(segs)-1] {
@@ -120,22 +125,33 @@ func (c *checker) visit(s *segment, v segmentView, isFirst bool, from uint64, vi
 	})
 }
 
-// Events iterates over the log in dir from sequence from on; the last pair has
-// a nil event and an error if there is one, of ReadDir's kinds.
-func Events(dir string, from uint64) iter.Seq2[*events.Event, error] {
-	return func(yield func(*events.Event, error) bool) {
-		_, err := ReadDir(dir, from, func(e *events.Event) error {
-			if !yield(e, nil) {
-				return errEnough
-			}
-			return nil
-		})
-		if err != nil && !errors.Is(err, errEnough) {
-			yield(nil, err)
-		}
-	}
-}
-
 // StatDir verifies the whole log in dir and describes it. Its errors are those
 // of ReadDir.
 func StatDir(dir string) (DirInfo, error) { return ReadDir(dir, 0, nil) }
+
+// LastSeq is the last sequence of the log in dir, as its newest segment says
+// without being verified; 0 if it cannot tell. It is for finding one's way.
+func LastSeq(dir string) uint64 {
+	segs, err := listSegments(dir)
+	if err != nil || len(segs) == 0 {
+		return 0
+	}
+	p, err := openPagesPart(segs[len(segs)-1].path)
+	if err != nil {
+		return 0
+	}
+	defer p.close() //nolint:errcheck // read-only
+	v, err := p.view()
+	if err != nil {
+		return 0
+	}
+	b, err := v.last()
+	if err != nil {
+		return 0
+	}
+	in, err := events.FramePeek(b)
+	if err != nil {
+		return 0
+	}
+	return in.LastSeq
+}

@@ -21,14 +21,14 @@ func (c *Checker) held(n *node, r *room, e *events.Event, p *events.AckTargetHel
 	n.targets[ackTarget{r.seq, e.Rank, p.GetTo()}] = &targetHeld{event: e}
 	if p.Generation != nil {
 		at := pair{e.Rank, p.GetTo()}
-		put(&r.generations, at, max(r.generations[at], p.GetGeneration()))
+		r.generations.put(at, max(r.generations.get(at), p.GetGeneration()))
 	}
 }
 
 // answered is I5: each target is told its latest generation.
 func (c *Checker) answered(n *node, r *room, e *events.Event, p *events.AckSent) {
 	delete(n.targets, ackTarget{r.seq, e.Rank, p.GetTo()})
-	latest, told := r.generations[pair{e.Rank, p.GetTo()}], p.GetGeneration()
+	latest, told := r.generations.get(pair{e.Rank, p.GetTo()}), p.GetGeneration()
 	if p.Generation != nil && told < latest {
 		c.report(e, "I5", NoPage, "ACK to %s with generation %d; its latest ABORT had %d", p.GetTo(), told, latest)
 	}
@@ -45,7 +45,7 @@ func (c *Checker) unanswered(n *node) {
 		if r == nil {
 			continue
 		}
-		if d := r.drained[at.rank]; d.seq != 0 && d.boot == n.boot && n.millis > d.millis+patience {
+		if d := r.drained.get(at.rank); d.seq != 0 && d.boot == n.boot && n.millis > d.millis+patience {
 			late = append(late, at)
 		}
 	}

@@ -29,7 +29,7 @@ func (c *Checker) decode(n *node, r *room, e *events.Event) {
 	}
 	switch p := e.Payload.(type) {
 	case *events.Event_PublishStarted:
-		put(&r.published, pair{e.Rank, p.PublishStarted.GetTo()}, &publish{dummy: p.PublishStarted.GetDummy()})
+		r.published.put(pair{e.Rank, p.PublishStarted.GetTo()}, &publish{dummy: p.PublishStarted.GetDummy()})
 	case *events.Event_AbortSent:
 		switch gen := p.AbortSent.GetGeneration(); {
 		case r.armed == 0 && r.whole:
@@ -40,7 +40,7 @@ func (c *Checker) decode(n *node, r *room, e *events.Event) {
 	case *events.Event_WriteLanded:
 		c.landed(n, r, e, p.WriteLanded)
 	case *events.Event_LateWriteRejected:
-		if pub := r.published[pair{e.Rank, p.LateWriteRejected.GetTo()}]; pub != nil {
+		if pub := r.published.get(pair{e.Rank, p.LateWriteRejected.GetTo()}); pub != nil {
 			pub.rejected = true
 		}
 	default:
@@ -54,13 +54,13 @@ func (c *Checker) reserve(n *node, r *room, e *events.Event, p *events.PagesRese
 		return
 	}
 	for i, page := range p.GetPages() {
-		if owner, taken := n.pages[page]; taken && owner != r.seq {
+		if owner, taken := n.pages.find(page); taken && owner != r.seq {
 			c.report(e, "I11", int64(page), "reserved while room %s owns it", n.roomName(owner))
 		}
 		if slices.Contains(p.GetPages()[:i], page) {
 			c.report(e, "I11", int64(page), "reserved twice in one list")
 		}
-		n.pages[page] = r.seq
+		n.pages.put(page, r.seq)
 	}
 	if owner, taken := n.aux[p.GetAux()]; taken && owner != r.seq {
 		c.report(e, "I11", NoPage, "aux row %d reserved while room %s owns it", p.GetAux(), n.roomName(owner))
@@ -80,23 +80,23 @@ func (c *Checker) release(n *node, r *room, e *events.Event, p *events.Released)
 		c.report(e, "I11", NoPage, "released a second time; the first is event %d", r.released.seq)
 		return
 	}
-	r.released = &release{seq: e.Seq, basis: p.GetBasis(), evidence: map[pair]events.Basis{}}
+	r.released = &release{seq: e.Seq, basis: p.GetBasis(), evidence: make(small[pair, events.Basis], 0, len(p.GetEvidence()))}
 	c.checkEvidence(n, r, e, p)
 	for _, page := range p.GetPages() {
-		owner, known := n.pages[page]
+		owner, known := n.pages.find(page)
 		switch {
 		case known && owner != r.seq:
 			c.report(e, "I11", int64(page), "released by room %s, but room %s owns it", n.roomName(r.seq), n.roomName(owner))
 		case !known && r.whole && r.reserved:
 			c.report(e, "I11", int64(page), "released, but the room does not own it")
 		case known:
-			delete(n.pages, page)
+			n.pages.remove(page)
 		}
 	}
 	for _, page := range r.pages {
-		if n.pages[page] == r.seq {
+		if owner, _ := n.pages.find(page); owner == r.seq {
 			c.report(e, "I11", int64(page), "left out of the release: lost")
-			delete(n.pages, page)
+			n.pages.remove(page)
 		}
 	}
 	if n.aux[r.auxRow] == r.seq {
@@ -107,14 +107,14 @@ func (c *Checker) release(n *node, r *room, e *events.Event, p *events.Released)
 
 // landed is I1 as the decode node saw it.
 func (c *Checker) landed(n *node, r *room, e *events.Event, p *events.WriteLanded) {
-	pub := r.published[pair{e.Rank, p.GetTo()}]
+	pub := r.published.get(pair{e.Rank, p.GetTo()})
 	after := p.GetAfterRelease() || r.released != nil
 	if pub != nil && !after {
-		put(&pub.landed, p.GetChunk(), true)
+		pub.landed.add(p.GetChunk())
 	}
 	reported := false
 	for _, page := range p.GetPages() {
-		owner, owned := n.pages[page]
+		owner, owned := n.pages.find(page)
 		switch {
 		case owned && owner != r.seq:
 			c.report(e, "I1", int64(page), "a write of %s (room %s, chunk %d) landed while room %s owns the page",

@@ -1,7 +1,6 @@
 package invariants
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,13 +41,13 @@ func (r *room) learnFact(e *events.Event) {
 		return
 	}
 	if f.ok && (f.kind == events.Basis_BASIS_FENCE || f.kind == events.Basis_BASIS_PEER_RESTART) {
-		if pub := r.published[pair{e.Rank, f.to}]; pub != nil {
+		if pub := r.published.get(pair{e.Rank, f.to}); pub != nil {
 			pub.fenced = true
 		}
 	}
 	if r.released == nil {
 		f.rank = e.Rank
-		put(&r.facts, e.Seq, f)
+		r.facts = append(r.facts, entry[uint64, fact]{e.Seq, f}) // each seq comes once
 	}
 }
 
@@ -66,14 +65,15 @@ func (c *Checker) checkEvidence(n *node, r *room, e *events.Event, p *events.Rel
 	for _, ev := range p.GetEvidence() {
 		at := pair{ev.GetRank(), ev.GetTo()}
 		if why := r.weak(n, ev, e.Seq); why != "" {
-			bad = append(bad, why)
+			bad = append(bad, ev.GetRank()+" to "+ev.GetTo()+": "+why)
 			continue
 		}
-		r.released.evidence[at] = ev.GetBasis()
+		r.released.evidence.put(at, ev.GetBasis())
 	}
 	if !p.GetUnsafe() { // an unsafe one is reported already, with what it lacks
-		for _, at := range r.pairs() {
-			if _, ok := r.released.evidence[at]; ok || r.dummyCovered(at) || hasEvidence(p, at) {
+		for _, pub := range r.published {
+			at := pub.key
+			if _, ok := r.released.evidence.find(at); ok || r.dummyCovered(at) || hasEvidence(p, at) {
 				continue
 			}
 			bad = append(bad, fmt.Sprintf("no evidence for %s to %s", at.rank, at.to))
@@ -100,79 +100,66 @@ func hasEvidence(p *events.Released, at pair) bool {
 // weak says why one piece of evidence does not hold; "" if it does, or if it
 // lies before what is in view.
 func (r *room) weak(n *node, ev *events.Evidence, before uint64) string {
-	who := ev.GetRank() + " to " + ev.GetTo()
 	if !r.whole || ev.GetSeq() < n.first && ev.GetSeq() != 0 {
 		return ""
 	}
-	pub := r.published[pair{ev.GetRank(), ev.GetTo()}]
+	pub := r.published.get(pair{ev.GetRank(), ev.GetTo()})
 	switch ev.GetBasis() {
 	case events.Basis_BASIS_NEVER_PUBLISHED:
 		if pub != nil {
-			return who + ": evidence never_published, yet it was published"
+			return "evidence never_published, yet it was published"
 		}
 		return ""
 	case events.Basis_BASIS_FORCED, events.Basis_BASIS_TIMEOUT:
-		return who + ": " + word(ev.GetBasis()) + " is no evidence"
+		return word(ev.GetBasis()) + " is no evidence"
 	}
 	if ev.GetBasis() == events.Basis_BASIS_SUCCESS && ev.GetSeq() == 0 {
-		return r.weakSuccess(who, pair{ev.GetRank(), ev.GetTo()})
+		return r.weakSuccess(pair{ev.GetRank(), ev.GetTo()})
 	}
 	if ev.GetSeq() >= before {
-		return fmt.Sprintf("%s: evidence %d is not before the release", who, ev.GetSeq())
+		return fmt.Sprintf("evidence %d is not before the release", ev.GetSeq())
 	}
-	f, ok := r.facts[ev.GetSeq()]
+	f, ok := r.facts.find(ev.GetSeq())
 	switch {
 	case !ok:
-		return fmt.Sprintf("%s: event %d is no evidence of this room", who, ev.GetSeq())
+		return fmt.Sprintf("event %d is no evidence of this room", ev.GetSeq())
 	case f.kind != ev.GetBasis():
-		return fmt.Sprintf("%s: event %d is evidence of %s, not of %s", who, ev.GetSeq(), word(f.kind), word(ev.GetBasis()))
+		return fmt.Sprintf("event %d is evidence of %s, not of %s", ev.GetSeq(), word(f.kind), word(ev.GetBasis()))
 	case !f.ok:
-		return fmt.Sprintf("%s: event %d %s", who, ev.GetSeq(), f.why)
+		return fmt.Sprintf("event %d %s", ev.GetSeq(), f.why)
 	case f.rank != "" && f.rank != ev.GetRank(), f.to != "" && f.to != ev.GetTo():
-		return fmt.Sprintf("%s: event %d is of %s to %s", who, ev.GetSeq(), f.rank, f.to)
+		return fmt.Sprintf("event %d is of %s to %s", ev.GetSeq(), f.rank, f.to)
 	case f.kind == events.Basis_BASIS_ACKS && r.armed == 0:
-		return who + ": acknowledged, yet no abort was armed"
+		return "acknowledged, yet no abort was armed"
 	case f.kind == events.Basis_BASIS_ACKS && f.form == events.AckForm_ACK_FORM_V3 && f.generation != r.armed:
-		return fmt.Sprintf("%s: event %d acknowledges generation %d, armed is %d", who, ev.GetSeq(), f.generation, r.armed)
+		return fmt.Sprintf("event %d acknowledges generation %d, armed is %d", ev.GetSeq(), f.generation, r.armed)
 	case f.kind == events.Basis_BASIS_SUCCESS && !r.covered && !r.succeeded:
-		return who + ": success without coverage of the room"
+		return "success without coverage of the room"
 	}
 	return ""
 }
 
 // weakSuccess judges evidence of success that names no event: the rank's own
 // report is on the log, or it is a dummy, and the room is covered.
-func (r *room) weakSuccess(who string, at pair) string {
+func (r *room) weakSuccess(at pair) string {
 	if r.dummyCovered(at) {
 		return ""
 	}
 	if !r.covered && !r.succeeded {
-		return who + ": success without coverage of the room"
+		return "success without coverage of the room"
 	}
-	for _, f := range r.facts {
-		if f.kind == events.Basis_BASIS_SUCCESS && f.ok && f.rank == at.rank && f.to == at.to {
+	for _, fact := range r.facts {
+		if f := fact.value; f.kind == events.Basis_BASIS_SUCCESS && f.ok && f.rank == at.rank && f.to == at.to {
 			return ""
 		}
 	}
-	return who + ": success, yet the rank reported none that counts"
+	return "success, yet the rank reported none that counts"
 }
 
 // dummyCovered: a dummy owes nothing once the others covered the room.
 func (r *room) dummyCovered(at pair) bool {
-	pub := r.published[at]
+	pub := r.published.get(at)
 	return pub != nil && pub.dummy && (r.covered || r.succeeded)
-}
-
-// pairs are the published ones, sorted.
-func (r *room) pairs() []pair {
-	out := make([]pair, 0, len(r.published))
-	for at := range r.published {
-		out = append(out, at)
-	}
-	slices.SortFunc(out, func(a, b pair) int {
-		return cmp.Or(strings.Compare(a.rank, b.rank), strings.Compare(a.to, b.to))
-	})
-	return out
 }
 
 func missingText(missing []*events.Pair) string {

@@ -25,11 +25,11 @@ func (c *Checker) closed(n *node, e *events.Event, id uint64, landed bool) {
 	if t == nil {
 		return
 	}
-	delete(t.room.open, id)
+	t.room.open.remove(id)
 	if !landed {
 		return
 	}
-	d := t.room.dests[t.pair]
+	d := t.room.dests.get(t.pair)
 	dn := c.nodes[d.node]
 	if d.seq == 0 || dn == nil {
 		return
@@ -38,11 +38,11 @@ func (c *Checker) closed(n *node, e *events.Event, id uint64, landed bool) {
 	if r == nil || r.released == nil || r.number != t.room.number {
 		return
 	}
-	pub := r.published[t.pair]
-	if pub == nil || pub.landed[t.chunk] {
+	pub := r.published.get(t.pair)
+	if pub == nil || pub.landed.has(t.chunk) {
 		return // the decode node saw it land, in time
 	}
-	if _, proven := r.released.evidence[t.pair]; proven && !t.vouched {
+	if _, proven := r.released.evidence.find(t.pair); proven && !t.vouched {
 		return // the drain it rests on is after the end of this write
 	}
 	for _, page := range t.pages {
@@ -69,7 +69,7 @@ func (c *Checker) settleLate() {
 		}
 	}
 	for _, l := range c.late {
-		if pub := l.room.published[l.pair]; pub.fenced || pub.rejected || seen[place{l.at.Room, l.at.Page}] {
+		if pub := l.room.published.get(l.pair); pub.fenced || pub.rejected || seen[place{l.at.Room, l.at.Page}] {
 			continue
 		}
 		c.found = append(c.found, l.at)

@@ -36,7 +36,7 @@ func (c *Checker) prefill(n *node, r *room, e *events.Event) {
 		if t := r.openToken(e.Rank); t != nil {
 			c.report(e, "I3", NoPage, "drained while write %d of %s is open", t.posted, e.Rank)
 		}
-		put(&r.drained, e.Rank, drain{e.Seq, events.HLC(e.Hlc).Millis(), e.Boot})
+		r.drained.put(e.Rank, drain{e.Seq, events.HLC(e.Hlc).Millis(), e.Boot})
 	case *events.Event_AbortReceived:
 		if a := p.AbortReceived; !a.GetStale() {
 			if r.aborted == 0 {
@@ -44,7 +44,7 @@ func (c *Checker) prefill(n *node, r *room, e *events.Event) {
 			}
 			if a.Generation != nil {
 				at := pair{e.Rank, a.GetTo()}
-				put(&r.generations, at, max(r.generations[at], a.GetGeneration()))
+				r.generations.put(at, max(r.generations.get(at), a.GetGeneration()))
 			}
 		}
 	case *events.Event_AckTargetHeld:
@@ -64,7 +64,7 @@ func (c *Checker) prefill(n *node, r *room, e *events.Event) {
 // metadata is I7: an incarnation that has ended is not opened again by its own
 // metadata. Metadata that was refused opens nothing.
 func (c *Checker) metadata(n *node, r *room, e *events.Event, p *events.MetadataReceived) {
-	put(&r.dests, pair{e.Rank, p.GetTo()}, destination{p.GetDecodeNode(), string(p.GetDecodeLogId()), p.GetDecodeRoomSeq()})
+	r.dests.put(pair{e.Rank, p.GetTo()}, destination{p.GetDecodeNode(), string(p.GetDecodeLogId()), p.GetDecodeRoomSeq()})
 	if p.GetDecodeRoomSeq() == 0 {
 		return
 	}
@@ -88,7 +88,7 @@ func (c *Checker) posted(n *node, r *room, e *events.Event, p *events.ChunkPoste
 	if r.source != 0 {
 		c.report(e, "I8", NoPage, "chunk %d posted after the source pages were released (event %d)", p.GetChunk(), r.source)
 	}
-	if _, known := r.dests[at]; !known && r.whole {
+	if _, known := r.dests.find(at); !known && r.whole {
 		c.report(e, "I7", NoPage, "chunk %d posted to %s, which gave no destination", p.GetChunk(), p.GetTo())
 	}
 	if r.again {
@@ -101,14 +101,15 @@ func (c *Checker) posted(n *node, r *room, e *events.Event, p *events.ChunkPoste
 	}
 	t := &token{room: r, pair: at, chunk: p.GetChunk(), pages: p.GetPages(), posted: e.Seq}
 	n.tokens[id] = t
-	put(&r.open, id, t)
+	r.open.put(id, t)
 }
 
 // openToken is an open write of a rank (any rank if it is empty), the oldest
 // one; nil if there is none.
 func (r *room) openToken(rank string) *token {
 	var found *token
-	for _, t := range r.open {
+	for _, open := range r.open {
+		t := open.value
 		if (rank == "" || t.pair.rank == rank) && (found == nil || t.posted < found.posted) {
 			found = t
 		}
@@ -118,8 +119,8 @@ func (r *room) openToken(rank string) *token {
 
 // vouch marks the open writes of a rank: the peer was told that there are none.
 func (r *room) vouch(rank string) {
-	for _, t := range r.open {
-		if t.pair.rank == rank {
+	for _, open := range r.open {
+		if t := open.value; t.pair.rank == rank {
 			t.vouched = true
 		}
 	}
@@ -129,7 +130,7 @@ func (c *Checker) statusSent(r *room, e *events.Event, p *events.StatusSent) {
 	at := pair{e.Rank, p.GetTo()}
 	success := p.GetStatus() == events.TerminalStatus_TERMINAL_STATUS_SUCCESS
 	if success {
-		put(&r.success, e.Rank, true)
+		r.success.put(e.Rank, true)
 		if t := r.openToken(e.Rank); t != nil {
 			c.report(e, "I3", NoPage, "success told to %s while write %d is open", p.GetTo(), t.posted)
 			r.vouch(e.Rank)
@@ -138,10 +139,10 @@ func (c *Checker) statusSent(r *room, e *events.Event, p *events.StatusSent) {
 	if p.GetRepeat() {
 		return
 	}
-	if r.told[at] {
+	if r.told.get(at) {
 		c.report(e, "I6", NoPage, "a second terminal status to %s, not marked as a repeat", p.GetTo())
 	}
-	put(&r.told, at, true)
+	r.told.put(at, true)
 }
 
 // ackSent is I3: an ACK says that nothing is outstanding. cannot_tell says no
@@ -164,7 +165,7 @@ func (c *Checker) ackSent(n *node, r *room, e *events.Event, p *events.AckSent) 
 	if p.GetProof() == events.Proof_PROOF_NEVER_SEEN {
 		return
 	}
-	if r.drained[e.Rank].seq == 0 && !r.success[e.Rank] && r.whole && !n.dropped(p) {
+	if r.drained.get(e.Rank).seq == 0 && !r.success.get(e.Rank) && r.whole && !n.dropped(p) {
 		c.report(e, "I3", NoPage, "ACK to %s without a drain of %s", p.GetTo(), e.Rank)
 	}
 }

@@ -15,12 +15,13 @@ type node struct {
 	chainNext  uint32
 	chainKnown bool
 
-	rooms map[uint64]*room // by room_seq
-	ended []uint64         // room_seq of ended rooms, oldest first
+	rooms   map[uint64]*room // by room_seq
+	current *room            // of the event before
+	ended   []uint64         // room_seq of ended rooms, oldest first
 
 	// decode
 	generation uint64
-	pages      map[uint32]uint64 // page → room_seq of its owner
+	pages      owners
 	aux        map[uint32]uint64
 
 	// prefill
@@ -33,7 +34,7 @@ type node struct {
 func newNode(name string, first uint64) *node {
 	return &node{
 		name: name, first: first,
-		rooms: map[uint64]*room{}, pages: map[uint32]uint64{}, aux: map[uint32]uint64{},
+		rooms: map[uint64]*room{}, aux: map[uint32]uint64{},
 		tokens: map[uint64]*token{}, watermarks: map[string]uint64{},
 		destinies: map[destination][]uint64{}, targets: map[ackTarget]*targetHeld{},
 	}
@@ -64,37 +65,37 @@ type room struct {
 	reserved  bool
 	pages     []uint32
 	auxRow    uint32
-	published map[pair]*publish
-	facts     map[uint64]fact // evidence on the log, by seq
+	published small[pair, *publish]
+	facts     small[uint64, fact] // evidence on the log, by seq
 	covered   bool
 	succeeded bool
 	armed     uint64 // generation, 0 = not armed
 	released  *release
 
 	// prefill
-	aborted     uint64            // seq of the first AbortReceived that counts
-	open        map[uint64]*token // writes that have not ended
-	drained     map[string]drain  // by rank
-	dests       map[pair]destination
-	generations map[pair]uint64 // highest generation received
-	told        map[pair]bool   // a first terminal status was sent
-	success     map[string]bool // rank → success was sent
-	source      uint64          // seq of SourceReleased
-	again       bool            // its metadata is of an incarnation that had ended
+	aborted     uint64                // seq of the first AbortReceived that counts
+	open        small[uint64, *token] // writes that have not ended
+	drained     small[string, drain]  // by rank
+	dests       small[pair, destination]
+	generations small[pair, uint64] // highest generation received
+	told        small[pair, bool]   // a first terminal status was sent
+	success     small[string, bool] // rank → success was sent
+	source      uint64              // seq of SourceReleased
+	again       bool                // its metadata is of an incarnation that had ended
 	againEvent  *events.Event
 }
 
 type publish struct {
 	dummy    bool
-	rejected bool            // LateWriteRejected of this pair
-	fenced   bool            // Fenced or PeerRestartProven of this pair
-	landed   map[uint32]bool // chunks that landed before the release
+	rejected bool     // LateWriteRejected of this pair
+	fenced   bool     // Fenced or PeerRestartProven of this pair
+	landed   chunkSet // chunks that landed before the release
 }
 
 type release struct {
 	seq      uint64
 	basis    events.Basis
-	evidence map[pair]events.Basis // proven ones only
+	evidence small[pair, events.Basis] // proven ones only
 }
 
 // fact is an event that can be evidence.
@@ -125,11 +126,15 @@ func (n *node) room(e *events.Event) *room {
 	if e.RoomSeq == 0 {
 		return nil
 	}
+	if n.current != nil && n.current.seq == e.RoomSeq {
+		return n.current
+	}
 	r := n.rooms[e.RoomSeq]
 	if r == nil {
 		r = &room{number: e.Room, seq: e.RoomSeq, whole: e.RoomSeq == e.Seq}
 		n.rooms[e.RoomSeq] = r
 	}
+	n.current = r
 	return r
 }
 
@@ -145,17 +150,13 @@ func (n *node) end(r *room) {
 		old := n.rooms[n.ended[0]]
 		if old != nil {
 			for _, d := range old.dests {
-				delete(n.destinies, d)
+				delete(n.destinies, d.value)
 			}
 		}
 		delete(n.rooms, n.ended[0])
+		if n.current == old {
+			n.current = nil
+		}
 		n.ended = n.ended[1:]
 	}
-}
-
-func put[K comparable, V any](m *map[K]V, k K, v V) {
-	if *m == nil {
-		*m = map[K]V{}
-	}
-	(*m)[k] = v
 }

@@ -163,10 +163,9 @@ type generator struct {
 // decode is a decode node with its free pages.
 type decode struct {
 	*node
-	free     []uint32
-	prefill  []*node
-	rank     string
-	incident int // rooms until the next one
+	free    []uint32
+	prefill []*node
+	rank    string
 }
 
 func newGenerator(o Options) *generator {

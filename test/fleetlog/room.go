@@ -20,11 +20,9 @@ type room struct {
 
 // leg is the room as one prefill rank has it.
 type leg struct {
-	n     *node
-	rank  string
-	seq   uint64 // the room_seq there
-	posts []*events.Event
-	fails bool
+	n    *node
+	rank string
+	seq  uint64 // the room_seq there
 }
 
 func (g *generator) newRoom(d *decode) *room {

@@ -18,7 +18,7 @@ func eventsCommand(sys Sys) *cobra.Command {
 		Long: "The events of all sources in causal order. -o json: a JSON object a line; -o cloudevents: a CloudEvent 1.0 a line.",
 	}
 	out := outputFlag(c.Flags(), "cloudevents")
-	ff := addFilter(c.Flags(), "node", "room", "page", "type", "since", "until")
+	ff := addFilter(c.Flags(), "node", "room", "page", "request", "type", "since", "until")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		f, err := ff.filter()
 		if err != nil {
@@ -29,7 +29,15 @@ func eventsCommand(sys Sys) *cobra.Command {
 			return err
 		}
 		var damage error
-		seq := replay.Readable(c.Context(), logs, &damage)
+		merged := replay.Merge(c.Context(), logs)
+		if len(f.Requests) > 0 {
+			focus, err := replay.FocusOnRequests(c.Context(), logs, f.Requests)
+			if err != nil {
+				return err
+			}
+			merged = replay.MergeFocus(c.Context(), logs, focus)
+		}
+		seq := replay.Readable(merged, &damage)
 		if out.value == "json" {
 			_, err := replay.WriteJSONL(sys.Stdout, filtered(seq, f))
 			return either(err, damage)

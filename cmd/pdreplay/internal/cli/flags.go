@@ -77,11 +77,12 @@ func parseTime(s string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is no time (want 2006-01-02T15:04:05.000Z)", s)
 }
 
-// filterFlags are --node, --room, --page, --type, --since and --until.
+// filterFlags are --node, --room, --page, --request, --type, --since and --until.
 type filterFlags struct {
 	nodes, types []string
 	rooms        []string
 	pages        []string
+	requests     []string
 	since, until moment
 }
 
@@ -95,6 +96,8 @@ func addFilter(fs *pflag.FlagSet, names ...string) *filterFlags {
 			fs.StringSliceVar(&f.rooms, "room", nil, "only this room number")
 		case "page":
 			fs.StringSliceVar(&f.pages, "page", nil, "only what names this page")
+		case "request":
+			fs.StringSliceVar(&f.requests, "request", nil, "only the rooms of this request id of the engine")
 		case "type":
 			fs.StringSliceVar(&f.types, "type", nil, "only events of this type, e.g. Released")
 		case "since":
@@ -107,7 +110,7 @@ func addFilter(fs *pflag.FlagSet, names ...string) *filterFlags {
 }
 
 func (f *filterFlags) filter() (*replay.Filter, error) {
-	out := &replay.Filter{Nodes: f.nodes, Types: f.types, Since: f.since.t, Until: f.until.t}
+	out := &replay.Filter{Nodes: f.nodes, Types: f.types, Requests: f.requests, Since: f.since.t, Until: f.until.t}
 	for _, s := range f.rooms {
 		n, err := parseRoom(s)
 		if err != nil {
@@ -172,19 +175,6 @@ func filtered(seq iter.Seq2[*events.Event, error], f *replay.Filter) iter.Seq2[*
 			}
 		}
 	}
-}
-
-// gather folds the sources. Views fold whole histories: a time window would
-// hide owners and releases from them, so it selects among their results. A log
-// that is damaged, or copies that differ, do not end it: the view says what the
-// rest tells, and the command ends with that damage.
-func gather(ctx context.Context, srcs []string) (h *replay.History, damage, err error) {
-	logs, err := replay.Open(ctx, srcs)
-	if err != nil {
-		return nil, nil, err
-	}
-	h, err = replay.Gather(replay.Readable(ctx, logs, &damage))
-	return h, damage, err
 }
 
 // writeJSON prints v as one JSON document on one line.

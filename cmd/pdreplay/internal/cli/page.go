@@ -21,22 +21,26 @@ func pageCommand(sys Sys) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		h, damage, err := gather(c.Context(), args[1:])
+		f := &replay.Filter{Pages: []uint32{page}}
+		if *node != "" {
+			f.Nodes = []string{*node}
+		}
+		v, err := gatherFor(c.Context(), sys, f, args[1:])
 		if err != nil {
 			return err
 		}
 		if *node == "" {
-			names := h.DecodeNodes()
-			if len(names) != 1 {
-				return command.Usagef("page: --node is needed: these logs have decode nodes %s", strings.Join(names, ", "))
+			names := v.history.DecodeNodes()
+			if len(names) > 1 {
+				return command.Usagef("page: --node is needed: nodes %s have a page %d", strings.Join(names, ", "), page)
 			}
-			*node = names[0]
+			*node = strings.Join(names, "")
 		}
-		log := replay.PageHistory(h, *node, page)
+		log := replay.PageHistory(v.history, *node, page, v.gaps())
 		if out.value == "json" {
-			return either(writeJSON(sys.Stdout, log), damage)
+			return either(writeJSON(sys.Stdout, log), v.damage)
 		}
-		return either(log.Write(sys.Stdout), damage)
+		return either(log.Write(sys.Stdout), v.damage)
 	}
 	return c
 }

@@ -31,7 +31,8 @@ func roomCommand(sys Sys) *cobra.Command {
 			return err
 		}
 		var damage error
-		all := replay.Readable(c.Context(), logs, &damage)
+		all := replay.Readable(replay.MergeRoom(c.Context(), logs, room), &damage)
+		defer showProgress(sys, logs, 1)()
 		life, err := replay.Lifeline(all, room, *seq)
 		if err != nil {
 			return err

@@ -16,21 +16,21 @@ outcome to the release, HELD from the armed abort to the release. A prefill
 incarnation whose decode room is in view is part of that room's line.`,
 	}
 	out := outputFlag(c.Flags())
-	ff := addFilter(c.Flags(), "node", "room", "page", "since", "until")
+	ff := addFilter(c.Flags(), "node", "room", "page", "request", "since", "until")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		f, err := ff.filter()
 		if err != nil {
 			return err
 		}
-		h, damage, err := gather(c.Context(), args)
+		v, err := gatherFor(c.Context(), sys, f, args)
 		if err != nil {
 			return err
 		}
-		rows := slices.DeleteFunc(replay.RoomTable(h), func(r replay.RoomRow) bool { return !rowMatches(f, r) })
+		rows := slices.DeleteFunc(replay.RoomTable(v.history), func(r replay.RoomRow) bool { return !rowMatches(f, r) })
 		if out.value == "json" {
-			return either(writeJSON(sys.Stdout, map[string]any{"rooms": rows}), damage)
+			return either(writeJSON(sys.Stdout, map[string]any{"rooms": rows}), v.damage)
 		}
-		return either(replay.WriteRooms(sys.Stdout, rows), damage)
+		return either(replay.WriteRooms(sys.Stdout, rows), v.damage)
 	}
 	return c
 }
@@ -39,6 +39,7 @@ func rowMatches(f *replay.Filter, r replay.RoomRow) bool {
 	return (len(f.Nodes) == 0 || slices.Contains(f.Nodes, r.Node)) &&
 		(len(f.Rooms) == 0 || slices.Contains(f.Rooms, r.Room)) &&
 		(len(f.Pages) == 0 || slices.ContainsFunc(r.Pages, func(p uint32) bool { return slices.Contains(f.Pages, p) })) &&
+		(len(f.Requests) == 0 || slices.Contains(f.Requests, r.RequestID)) &&
 		(f.Since.IsZero() || !r.OpenedAt.Before(f.Since)) &&
 		(f.Until.IsZero() || !r.OpenedAt.After(f.Until))
 }

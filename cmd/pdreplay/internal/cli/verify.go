@@ -1,11 +1,17 @@
 package cli
 
 import (
+	"runtime/debug"
+
 	"github.com/spf13/cobra"
 
 	"github.com/pdlog/pdlog/cmd/internal/command"
 	"github.com/pdlog/pdlog/replay"
 )
+
+// verifyMemory is what verify stays below (in bytes): it keeps little and makes a
+// lot of garbage, so that the collector may come seldom until memory runs short.
+const verifyMemory = 400 << 20
 
 func verifyCommand(sys Sys) *cobra.Command {
 	c := &cobra.Command{
@@ -16,6 +22,8 @@ a log and its mirror. Exit 1 if anything does not hold.`,
 	}
 	out := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
+		debug.SetGCPercent(400)
+		debug.SetMemoryLimit(verifyMemory)
 		logs, err := replay.Open(c.Context(), args)
 		if err != nil {
 			return err
