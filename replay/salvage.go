@@ -27,7 +27,9 @@ type salvage struct {
 	node string // of the log; what its folder says until it is read
 	want Want
 	got  *Spans
-	at   events.Position
+	// headed: the log is read with its head, which tells what was acknowledged.
+	headed bool
+	at     events.Position
 	// yield takes what is found behind the first damage.
 	yield func(*events.Event, error) bool
 
@@ -50,8 +52,14 @@ func (s *salvage) proper(dir string) iter.Seq2[*events.Event, error] {
 			s.node, s.at = info.Node, events.Position{Seq: info.LastSeq, Chain: info.LastChain}
 			s.got.Add(info.FirstSeq, info.LastSeq)
 		}
-		if err != nil && !errors.Is(err, errEnough) {
+		switch {
+		case errors.Is(err, errEnough):
+		case err != nil:
 			yield(nil, storeError(err))
+		case info.Torn != nil && !s.headed:
+			// A whole log knows what was acknowledged. A file alone does not: what
+			// its newest commit held counts as damaged, not as never written.
+			yield(nil, mark(info.Torn, ErrDamaged))
 		}
 	}
 }

@@ -37,7 +37,7 @@ func dirLog(dir string) *Log {
 		}
 	}
 	return &Log{Source: dir, Kind: FromDir, progress: progress{last: store.LastSeq(dir)}, read: func(_ context.Context, want Want, got *Spans) iter.Seq2[*events.Event, error] {
-		s := &salvage{node: filepath.Base(filepath.Dir(dir)), want: want, got: got}
+		s := &salvage{node: filepath.Base(filepath.Dir(dir)), want: want, got: got, headed: true}
 		return s.events(func() []string { return segmentsIn(dir) }, func() iter.Seq2[*events.Event, error] { return s.proper(dir) })
 	}}
 }

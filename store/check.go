@@ -64,6 +64,8 @@ type checker struct {
 	headSeen  bool   // the record that the head names was passed
 	headChain uint32 // and this is its chain
 
+	torn error // why a commit was left out
+
 	decode bool // keep the events of each frame while it is visited
 	want   func(events.Head) bool
 	events []*events.Event // of the frame that was verified last

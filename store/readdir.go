@@ -15,6 +15,9 @@ type DirInfo struct {
 	LastSeq   uint64 // last event read; 0 when none was
 	LastChain uint32
 	Segments  int
+	// Torn is why the newest commit was left out: a power loss tore it, as far as
+	// anything in dir tells. Nil mostly.
+	Torn error
 }
 
 // ReadDir reads the log in dir from sequence from on (0 or 1: from the oldest
@@ -60,7 +63,7 @@ func ReadDirIf(dir string, from uint64, want func(events.Head) bool, visit func(
 			last = dir
 		}
 		err := readSegment(s, chk, i == 0, last, from, visit)
-		info.Node, info.LogID, info.LastSeq, info.LastChain = chk.meta.Node, chk.meta.LogID, chk.pos.Seq, chk.pos.Chain
+		info.Node, info.LogID, info.LastSeq, info.LastChain, info.Torn = chk.meta.Node, chk.meta.LogID, chk.pos.Seq, chk.pos.Chain, chk.torn
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			if !live {
 				holder, _ = Locked(dir)
@@ -91,10 +94,12 @@ func readSegment(s *segment, chk *checker, isFirst bool, lastOf string, from uin
 	if err != nil {
 		return err
 	}
-	defer p.close() //nolint:errcheck // read-only
+	defer p.close()                      //nolint:errcheck // read-only
 	if lastOf != "" && !chk.head.clean { // which root? Nothing is handed out before that is known
 		probe := *chk
-		if _, err := probe.scanNewest(p, s, isFirst, newestSnapshot(lastOf)); err == nil && visit == nil {
+		torn, err := probe.scanNewest(p, s, isFirst, newestSnapshot(lastOf))
+		chk.torn, probe.torn = torn, torn
+		if err == nil && visit == nil {
 			*chk = probe
 			return nil
 		}
