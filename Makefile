@@ -16,7 +16,7 @@ PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
 BUF_VERSION      := v1.75.0
 
-.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store crash mirror-kills fuzz test-browser test-rxe clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store crash mirror-kills fuzz test-browser test-rxe build-verbs clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -68,6 +68,7 @@ deps-test: deps
 
 test: build deps-test ## all tests, with the race detector
 	$(GO) test -race -count=1 -timeout 15m ./...
+	RXE_ROUNDS=8 RXE_DEMO= test/rxe/run.sh
 
 test-short: deps ## what a change needs before a commit
 	$(GO) test -short -count=1 ./...
@@ -83,6 +84,8 @@ fuzz: deps ## every fuzz target, FUZZTIME each
 
 lint: deps $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) check-generated lint-proto ## golangci-lint, and that generated code is current
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run ./...
+	$(call apt,libibverbs-dev)
+	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run --build-tags verbs ./rdma/... ./node ./cmd/pdnode/...
 
 # buf lint, and buf breaking against what has been released (buf.yaml).
 lint-proto: $(TOOLS)/buf-$(BUF_VERSION) ## the .proto files, and that none of them breaks a reader
@@ -127,8 +130,13 @@ test-browser: deps ## the pictures of pdreplay in a real Chromium
 	$(call apt,chromium)
 	PDLOG_BROWSER=1 $(GO) test -count=1 -run TestInABrowser ./replay/picture
 
-test-rxe: deps ## rdma/verbs on kernel verbs (Soft-RoCE under QEMU)
-	RXE_ROUNDS=$${RXE_ROUNDS:-30} test/rxe/run.sh
+test-rxe: deps ## rdma/verbs and a demo over it on kernel verbs (Soft-RoCE under QEMU)
+	RXE_TIMEOUT=$${RXE_TIMEOUT:-1200} test/rxe/run.sh
+
+build-verbs: deps ## bin/pdnode with the provider verbs
+	$(call apt,libibverbs-dev)
+	@mkdir -p $(BIN)
+	$(GO) build -trimpath -tags verbs -o $(BIN)/ ./cmd/pdnode
 
 clean: ## remove what was built
 	rm -rf $(BIN) $(TOOLS)

@@ -114,7 +114,8 @@ type LimitsConfig struct {
 
 // RDMAConfig is the data plane.
 type RDMAConfig struct {
-	Provider  string `koanf:"provider"`   // auto, tcp, or shm (both nodes on one host)
+	Provider  string `koanf:"provider"`   // auto, tcp, shm (both nodes on one host), or verbs (a build with the tag verbs)
+	Device    string `koanf:"device"`     // of verbs; empty = the first
 	Fault     string `koanf:"fault"`      // faults of the writing side, e.g. "late:500ms:30%,hang:5%"
 	FaultSeed int64  `koanf:"fault_seed"` // the same seed draws the same faults
 	Conns     int    `koanf:"conns"`      // connections per peer; 0 = the provider's own number
@@ -266,7 +267,7 @@ var words = map[string][]string{
 	"release_policy": {"fence", "hold", "timeout"},
 	"weak_peers":     {"refuse", "allow"},
 	"topology_keys":  {"base", "policy"},
-	"rdma.provider":  {"auto", "tcp", "shm"},
+	"rdma.provider":  {"auto", "tcp", "shm", "verbs"},
 	"log.level":      {"debug", "info", "warn", "error"},
 	"log.format":     {"text", "json"},
 	"store.commit":   {string(store.OneSync), string(store.TwoSync)},
@@ -292,6 +293,9 @@ func (c *Config) Validate() error {
 		if !slices.Contains(words[w.key], w.have) {
 			return badKey(w.key, "want one of %s, have %q", strings.Join(words[w.key], ", "), w.have)
 		}
+	}
+	if providers[c.providerName()] == nil {
+		return badKey("rdma.provider", "this build has no verbs: build pdnode with -tags verbs, which needs libibverbs")
 	}
 	if names := backends.Names(); !slices.Contains(names, c.Dialect) {
 		return badKey("dialect", "want one of %s, have %q", strings.Join(names, ", "), c.Dialect)

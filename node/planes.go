@@ -33,7 +33,7 @@ func (c *Config) providerName() string {
 // openPlanes opens the data plane: decode listens and grants, prefill posts.
 func (n *Node) openPlanes(ctx context.Context) error {
 	provider := providers[n.cfg.providerName()]
-	cfg := rdma.Config{Self: peerName(n.cfg.Node, n.boot), Conns: n.cfg.RDMA.Conns}
+	cfg := rdma.Config{Self: peerName(n.cfg.Node, n.boot), Conns: n.cfg.RDMA.Conns, Device: n.cfg.RDMA.Device}
 	if n.cfg.Role == "decode" {
 		n.receive = newReceivePlane(n.memory, func(c projector.Command) { n.loop.tell(c) })
 		n.receive.host = n.cfg.advertised()

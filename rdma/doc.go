@@ -29,8 +29,8 @@
 // Providers live in sub-packages: tcp (pure Go, between hosts), shm (pure Go,
 // inside one host, the target copies), fault (wraps any provider and breaks the
 // writer's side); the first two are sockets on one engine, internal/stream.
-// verbs is the device layer for cards, with the tag verbs. rdmatest is the
-// suite that every provider passes.
+// verbs is for cards and needs the tag verbs. rdmatest is the suite that every
+// provider passes.
 //
 // Callbacks ([Config.OnNotif], [Config.OnCompletion]) run on the provider's
 // goroutines, with none of its locks held. They must not block for long, and

@@ -62,8 +62,9 @@ const (
 // nowhere (it can write and can not be written to) and tells nobody anything.
 type Config struct {
 	Self      PeerID // who this domain says it is
-	Listen    string // address to listen on, "host:port" for tcp, "unix:/path" or "unix:@name" for shm; empty: do not
+	Listen    string // address to listen on, "host:port" for tcp and verbs, "unix:/path" or "unix:@name" for shm; empty: do not
 	Advertise string // address told to peers; empty: the one listened on
+	Device    string // RDMA device, verbs only; empty: the first
 	Conns     int    // connections per endpoint; 0: DefaultConns
 	Queue     int    // most writes of one connection not yet handed to the transport; 0: DefaultQueue
 

@@ -48,7 +48,7 @@ type fromEngine struct {
 }
 
 const (
-	readyWait = 30 * time.Second      // for a node or stand-in to come up
+	readyWait = 2 * time.Minute       // for a node or stand-in to come up; the machine may be emulated
 	pollEvery = 20 * time.Millisecond // of Status while waiting
 	stopWait  = 15 * time.Second      // for a node to drain and close its log
 	endWait   = 5 * time.Second       // for a stand-in to end

@@ -105,26 +105,54 @@ func failed(what string, rc C.int) error {
 
 // Region is registered memory.
 type Region struct {
-	mr  *C.struct_ibv_mr
-	mem []byte
+	mr   *C.struct_ibv_mr
+	size uint64
+	base uint64 // address of the first byte, as requests name it
+	own  []byte // memory that lives as long as the registration
 }
 
-// Register registers a mapping, once for all windows on it. A window needs no
-// remote right of the region; remote gives one to the region's own key, which
-// is for devices without windows.
+// Register registers a mapping. A window needs no remote right of the region;
+// remote gives one to the region's own key, which is for devices without
+// windows.
 func (d *Device) Register(mem []byte, remote bool) (*Region, error) {
-	if len(mem) == 0 {
-		return nil, errors.New("verbs: register no memory")
-	}
+	return d.register(mem, regionAccess(remote))
+}
+
+func regionAccess(remote bool) C.int {
 	access := C.int(C.IBV_ACCESS_LOCAL_WRITE | C.IBV_ACCESS_MW_BIND)
 	if remote {
 		access |= C.IBV_ACCESS_REMOTE_WRITE
+	}
+	return access
+}
+
+// registerRead registers memory that peers may read by the region's own key.
+func (d *Device) registerRead(mem []byte) (*Region, error) {
+	return d.register(mem, C.IBV_ACCESS_LOCAL_WRITE|C.IBV_ACCESS_REMOTE_READ)
+}
+
+func (d *Device) register(mem []byte, access C.int) (*Region, error) {
+	if len(mem) == 0 {
+		return nil, errors.New("verbs: register no memory")
 	}
 	mr, err := C.ibv_reg_mr(d.pd, unsafe.Pointer(unsafe.SliceData(mem)), C.size_t(len(mem)), access)
 	if mr == nil {
 		return nil, fmt.Errorf("verbs: register %d bytes: %w", len(mem), err)
 	}
-	return &Region{mr: mr, mem: mem}, nil
+	return &Region{mr: mr, size: uint64(len(mem)), base: uint64(uintptr(mr.addr))}, nil
+}
+
+// RegisterDMABuf registers n bytes at off of a dma-buf: memory of a GPU, which
+// this process need not have mapped. Errors: ENOTSUP and the like where device
+// or kernel can not.
+func (d *Device) RegisterDMABuf(fd int, off, n uint64, remote bool) (*Region, error) {
+	// The address by which requests name a byte must have the offset's place in
+	// its page; the offset itself is the simplest such address.
+	mr, err := C.ibv_reg_dmabuf_mr(d.pd, C.uint64_t(off), C.size_t(n), C.uint64_t(off), C.int(fd), regionAccess(remote))
+	if mr == nil {
+		return nil, fmt.Errorf("verbs: register %d bytes of a dma-buf: %w", n, err)
+	}
+	return &Region{mr: mr, size: n, base: off}, nil
 }
 
 // Key is the region's own remote key; it opens nothing unless the region was
@@ -132,7 +160,7 @@ func (d *Device) Register(mem []byte, remote bool) (*Region, error) {
 func (r *Region) Key() uint32 { return uint32(r.mr.rkey) }
 
 // Addr is the remote address of a byte of the region.
-func (r *Region) Addr(off uint64) uint64 { return uint64(uintptr(r.mr.addr)) + off }
+func (r *Region) Addr(off uint64) uint64 { return r.base + off }
 
 // Close deregisters. When it has returned without an error nothing lands under
 // the region's own key. Errors: EBUSY while a window is bound to it.

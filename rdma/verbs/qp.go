@@ -88,6 +88,7 @@ type Write struct {
 	Len    uint32 // bytes
 	Remote uint64 // address at the peer (Region.Addr there)
 	Key    uint32 // the window's
+	Read   bool   // the other way: read from the peer into Region
 }
 
 // ownBit marks the requests that a queue pair posts for itself.
@@ -161,12 +162,15 @@ func (q *QP) Post(list []Write) (posted int, err error) {
 	}
 	reqs := make([]C.struct_pd_send, len(list))
 	for i, w := range list {
-		if w.ID&ownBit != 0 || w.Off > uint64(len(w.Region.mem)) || uint64(w.Len) > uint64(len(w.Region.mem))-w.Off {
-			return 0, fmt.Errorf("verbs: write %d: %d bytes at %d of %d", w.ID, w.Len, w.Off, len(w.Region.mem))
+		if w.ID&ownBit != 0 || w.Off > w.Region.size || uint64(w.Len) > w.Region.size-w.Off {
+			return 0, fmt.Errorf("verbs: write %d: %d bytes at %d of %d", w.ID, w.Len, w.Off, w.Region.size)
 		}
 		reqs[i] = C.struct_pd_send{
 			id: C.uint64_t(w.ID), local: C.uint64_t(w.Region.Addr(w.Off)), remote: C.uint64_t(w.Remote),
 			lkey: w.Region.mr.lkey, rkey: C.uint32_t(w.Key), length: C.uint32_t(w.Len), op: C.PD_WRITE,
+		}
+		if w.Read {
+			reqs[i].op = C.PD_READ
 		}
 	}
 	var n C.int
@@ -177,8 +181,8 @@ func (q *QP) Post(list []Write) (posted int, err error) {
 // Bind opens [off, off+n) of a region to the peer of this queue pair and gives
 // the key for it.
 func (q *QP) Bind(ctx context.Context, w *Window, r *Region, off, n uint64) (key uint32, err error) {
-	if off > uint64(len(r.mem)) || n > uint64(len(r.mem))-off || n == 0 {
-		return 0, fmt.Errorf("verbs: bind %d bytes at %d of %d", n, off, len(r.mem))
+	if off > r.size || n > r.size-off || n == 0 {
+		return 0, fmt.Errorf("verbs: bind %d bytes at %d of %d", n, off, r.size)
 	}
 	var k C.uint32_t
 	err = q.await(ctx, "bind a window", func(id uint64) C.int {
@@ -196,30 +200,79 @@ func (q *QP) Invalidate(ctx context.Context, key uint32) error {
 	})
 }
 
-// await posts a request of the queue pair's own and waits for its completion.
-func (q *QP) await(ctx context.Context, what string, post func(id uint64) C.int) error {
-	id := q.next.Add(1) | ownBit
-	end := make(chan Status, 1)
-	q.mu.Lock()
-	q.own[id] = end
-	q.mu.Unlock()
-	defer func() {
-		q.mu.Lock()
-		delete(q.own, id)
-		q.mu.Unlock()
-	}()
-	if rc := post(id); rc != 0 {
-		return failed(what, rc)
+// ownDepth is how many requests of its own a queue pair has under way at once.
+const ownDepth = 8
+
+// InvalidateAll is Invalidate of several keys, some of them under way together.
+func (q *QP) InvalidateAll(ctx context.Context, keys []uint32) error {
+	for len(keys) > 0 {
+		n := min(len(keys), ownDepth)
+		ends := make([]own, 0, n)
+		for _, k := range keys[:n] {
+			o, err := q.start("invalidate a key", func(id uint64) C.int {
+				return C.pd_invalidate(q.qp, C.uint32_t(k), C.uint64_t(id))
+			})
+			if err != nil {
+				return err // those that were posted are told to nobody
+			}
+			ends = append(ends, o)
+		}
+		for _, o := range ends {
+			if err := o.wait(ctx); err != nil {
+				return err
+			}
+		}
+		keys = keys[n:]
 	}
+	return nil
+}
+
+// own is a request of the queue pair's own that was posted.
+type own struct {
+	q    *QP
+	id   uint64
+	what string
+	end  chan Status
+}
+
+func (q *QP) start(what string, post func(id uint64) C.int) (own, error) {
+	o := own{q: q, id: q.next.Add(1) | ownBit, what: what, end: make(chan Status, 1)}
+	q.mu.Lock()
+	q.own[o.id] = o.end
+	q.mu.Unlock()
+	rc := post(o.id)
+	if rc != 0 {
+		o.forget()
+	}
+	return o, failed(what, rc)
+}
+
+func (o own) forget() {
+	o.q.mu.Lock()
+	delete(o.q.own, o.id)
+	o.q.mu.Unlock()
+}
+
+func (o own) wait(ctx context.Context) error {
+	defer o.forget()
 	select {
-	case s := <-end:
+	case s := <-o.end:
 		if s != OK {
-			return fmt.Errorf("verbs: %s: %s", what, s)
+			return fmt.Errorf("verbs: %s: %s", o.what, s)
 		}
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("verbs: %s: %w", what, ctx.Err())
+		return fmt.Errorf("verbs: %s: %w", o.what, ctx.Err())
 	}
+}
+
+// await posts a request of the queue pair's own and waits for its completion.
+func (q *QP) await(ctx context.Context, what string, post func(id uint64) C.int) error {
+	o, err := q.start(what, post)
+	if err != nil {
+		return err
+	}
+	return o.wait(ctx)
 }
 
 // Fail moves the queue pair into error: it takes no further packet in, and what

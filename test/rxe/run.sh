@@ -1,11 +1,12 @@
 #!/bin/bash
-# Runs the tests of rdma/verbs on kernel verbs without a card: a stock Debian
-# kernel with Soft-RoCE under QEMU's software CPU. No KVM, no network in the
-# machine; root rights only to install what is missing.
+# Runs the tests of rdma/verbs, and pdnode demo over verbs, on kernel verbs
+# without a card: a stock Debian kernel with Soft-RoCE under QEMU's software CPU.
+# No KVM, no network in the machine; root rights only to install what is missing.
 #
-#   test/rxe/run.sh            all tests
-#   RXE_RUN=TestPartialPost RXE_ROUNDS=20 test/rxe/run.sh
+#   test/rxe/run.sh            all tests, then the demo
+#   RXE_RUN=TestPartialPost RXE_ROUNDS=20 RXE_DEMO= test/rxe/run.sh
 #
+# RXE_DEMO    flags of the demo (default: 20 small requests); empty: no demo
 # RXE_DIR     where the kernel and the machine are kept (default .tools/rxe)
 # RXE_TIMEOUT seconds for the machine's whole life (default 600)
 #
@@ -17,6 +18,7 @@ dir=${RXE_DIR:-$PWD/.tools/rxe}
 limit=${RXE_TIMEOUT:-600}
 run=${RXE_RUN:-.}
 rounds=${RXE_ROUNDS:-100}
+demo=${RXE_DEMO---requests 20 --bytes-per-token 16}
 modules="crc32_generic udp_tunnel ip6_udp_tunnel configfs ib_core ib_uverbs ib_cm iw_cm rdma_cm rdma_ucm rdma_rxe dummy veth"
 
 skip() { echo "SKIP: $*"; exit 0; }
@@ -59,7 +61,12 @@ release=${vmlinuz##*/vmlinuz-}
 ird=$dir/ird
 rm -rf "$ird"
 mkdir -p "$ird"/{bin,dev,proc,sys,tmp,mods,etc/libibverbs.d}
-GOFLAGS=-mod=mod go test -c -tags verbs -o "$ird/bin/verbs.test" ./rdma/verbs
+go test -c -tags verbs -o "$ird/bin/verbs.test" ./rdma/verbs
+bins="$ird/bin/verbs.test"
+if [ -n "$demo" ]; then
+	go build -tags verbs -ldflags '-s -w' -o "$ird/bin/pdnode" ./cmd/pdnode
+	bins="$bins $ird/bin/pdnode"
+fi
 cp "$(command -v busybox)" "$ird/bin/busybox"
 for a in sh mount insmod sleep cat ls echo poweroff ps kill timeout env grep mkdir; do ln -s busybox "$ird/bin/$a"; done
 for tool in ip rdma; do
@@ -71,7 +78,7 @@ driver=$(find /usr/lib -path '*/libibverbs/librxe-rdmav*.so' | head -1)
 mkdir -p "$ird$(dirname "$driver")"
 cp -L "$driver" "$ird$driver"
 echo "driver rxe" >"$ird/etc/libibverbs.d/rxe.driver"
-for bin in "$ird/bin/verbs.test" "$ird/bin/ip" "$ird/bin/rdma" "$driver"; do
+for bin in $bins "$ird/bin/ip" "$ird/bin/rdma" "$driver"; do
 	ldd "$bin" | grep -oE '/[^ ]+' | while read -r lib; do
 		mkdir -p "$ird$(dirname "$lib")"
 		cp -nL "$lib" "$ird$lib"
@@ -102,8 +109,14 @@ for m in $modules; do insmod /mods/\$m.ko; done
 sleep 1
 ulimit -l unlimited
 echo RXE-BEGIN
-PDLOG_VERBS_ROUNDS=$rounds /bin/verbs.test -test.v -test.timeout ${limit}s -test.run '$run'
-echo RXE-END \$?
+PDLOG_VERBS_ROUNDS=$rounds PDLOG_RDMATEST_ROUNDS=$rounds /bin/verbs.test -test.v -test.timeout ${limit}s -test.run '$run'
+code=\$?
+if [ \$code = 0 ] && [ -n "$demo" ]; then
+	/bin/pdnode demo --provider verbs $demo --data-dir /tmp/demo
+	code=\$?
+	[ \$code = 0 ] || for f in /tmp/demo/*/*.log; do echo "== \$f"; cat \$f; done
+fi
+echo RXE-END \$code
 poweroff -f
 EOF
 chmod +x "$ird/init"
@@ -122,6 +135,7 @@ if [ -z "$code" ]; then
 	tail -20 "$console"
 	exit 1
 fi
+tr -d '\r' <"$console" | sed -n 's/.*RESULT /RESULT /p'
 if grep -q -- '--- SKIP' "$console"; then
 	echo "a test was skipped inside the machine"
 	exit 1

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/pdlog/pdlog/rdma"
+	"github.com/pdlog/pdlog/rdma/internal/span"
 )
 
 // maxSpans bounds what a transfer can make the target remember; merged spans
@@ -69,11 +70,11 @@ func (in *inbound) refuse(why rdma.Refusal) {
 	if in.x.reason == 0 {
 		in.x.reason = why
 	}
-	span := rdma.Span{Range: rdma.Range{Off: in.h.offset, Len: uint64(in.h.length)}}
+	thrown := rdma.Span{Range: rdma.Range{Off: in.h.offset, Len: uint64(in.h.length)}}
 	if in.lease != nil {
-		span.Region = in.lease.id
+		thrown.Region = in.lease.id
 	}
-	in.x.thrown = addSpan(in.x.thrown, span)
+	in.x.thrown = span.Add(in.x.thrown, thrown)
 }
 
 // endFrame books a frame whose payload is all read, and the transfer with it
@@ -85,7 +86,7 @@ func (in *inbound) endFrame() {
 		in.x.refused += uint64(in.h.length)
 	}
 	if in.dst != nil {
-		in.x.spans = addSpan(in.x.spans, rdma.Span{
+		in.x.spans = span.Add(in.x.spans, rdma.Span{
 			Region: in.lease.id,
 			Range:  rdma.Range{Off: in.h.offset, Len: uint64(in.h.length)},
 		})
@@ -126,18 +127,6 @@ func (in *inbound) endFrame() {
 // checked keeps the frame's checksum with the lease and says whether the bytes
 // that landed have it.
 func (in *inbound) checked() bool {
-	in.lease.sums.add(in.h.offset, in.h.length, in.h.sum, in.summed())
+	in.lease.sums.Add(in.h.offset, in.h.length, in.h.sum, in.summed())
 	return !in.summed() || in.crc == in.h.sum
-}
-
-// addSpan appends s, or lengthens the last span if s follows it.
-func addSpan(spans []rdma.Span, s rdma.Span) []rdma.Span {
-	if n := len(spans); n > 0 {
-		last := &spans[n-1]
-		if last.Region == s.Region && last.End() == s.Off && s.Off+s.Len > s.Off {
-			last.Len += s.Len
-			return spans
-		}
-	}
-	return append(spans, s)
 }

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdlog/pdlog/rdma"
+	"github.com/pdlog/pdlog/rdma/internal/span"
 )
 
 // revokedBit of lease.state; the bits below count readers inside.
@@ -35,7 +35,7 @@ type lease struct {
 	owed    atomic.Int64  // transfers that are placed and not told of yet
 	told    chan struct{} // cap 1: owed has come down
 	counted sync.Once     // the region's count of open leases
-	sums    sums          // of what landed, if the domain keeps them
+	sums    span.Sums     // of what landed, if the domain keeps them
 }
 
 var _ rdma.Lease = (*lease)(nil)
@@ -135,7 +135,7 @@ func (l *lease) Verify(ctx context.Context) ([]rdma.Range, error) {
 	if l.region.gone {
 		return nil, fmt.Errorf("verify lease of tag %d: %w", l.tag, rdma.ErrClosed)
 	}
-	bad, err := l.sums.verify(ctx, l.region.mem)
+	bad, err := l.sums.Verify(ctx, l.region.mem)
 	if err != nil {
 		return bad, fmt.Errorf("verify lease of tag %d: %w", l.tag, err)
 	}
@@ -144,41 +144,11 @@ func (l *lease) Verify(ctx context.Context) ([]rdma.Range, error) {
 
 // place finds the bytes of the region that a frame may be copied to.
 func (l *lease) place(off uint64, n uint32) ([]byte, bool) {
+	if !span.Inside(l.ranges, off, uint64(n)) {
+		return nil, false
+	}
 	end := off + uint64(n)
-	if end < off {
-		return nil, false
-	}
-	i, found := slices.BinarySearchFunc(l.ranges, off, func(r rdma.Range, off uint64) int { return cmp.Compare(r.Off, off) })
-	if !found {
-		i--
-	}
-	if i < 0 || end > l.ranges[i].End() {
-		return nil, false
-	}
 	return l.region.mem[off:end:end], true
-}
-
-// mergeRanges checks ranges against a region of size bytes, sorts them and
-// joins those that touch or overlap.
-func mergeRanges(in []rdma.Range, size uint64) ([]rdma.Range, error) {
-	if len(in) == 0 {
-		return nil, fmt.Errorf("%w: none given", rdma.ErrRange)
-	}
-	out := slices.Clone(in)
-	slices.SortFunc(out, func(a, b rdma.Range) int { return cmp.Compare(a.Off, b.Off) })
-	n := 0
-	for i, r := range out {
-		if r.Len == 0 || r.Len > size || r.Off > size-r.Len {
-			return nil, fmt.Errorf("%w: %d bytes at %d of %d", rdma.ErrRange, r.Len, r.Off, size)
-		}
-		if i > 0 && r.Off <= out[n-1].End() {
-			out[n-1].Len = max(out[n-1].End(), r.End()) - out[n-1].Off
-			continue
-		}
-		out[n] = r
-		n++
-	}
-	return slices.Clip(out[:n]), nil
 }
 
 // tombstones is how many revoked leases are remembered, so that a late write

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pdlog/pdlog/rdma"
+	"github.com/pdlog/pdlog/rdma/internal/span"
 )
 
 // region is registered memory of a domain.
@@ -52,7 +53,7 @@ func (r *region) Bytes() []byte { return r.mem }
 
 // Grant makes a lease; it is findable by its key at once.
 func (r *region) Grant(_ context.Context, g rdma.Grant) (rdma.Lease, error) {
-	ranges, err := mergeRanges(g.Ranges, uint64(len(r.mem)))
+	ranges, err := span.Merge(g.Ranges, uint64(len(r.mem)))
 	if err != nil {
 		return nil, fmt.Errorf("grant region %d to %s: %w", r.id, g.Peer, err)
 	}

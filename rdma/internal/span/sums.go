@@ -1,4 +1,4 @@
-package stream
+package span
 
 import (
 	"context"
@@ -10,6 +10,11 @@ import (
 	"github.com/pdlog/pdlog/rdma"
 )
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Checksum is the CRC32C of b, by the processor's own instruction where it has one.
+func Checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
 // sum is the checksum of a run of bytes that landed.
 type sum struct {
 	off, end uint64
@@ -17,16 +22,16 @@ type sum struct {
 	known    bool // false: it came without one, or a later write cut into it
 }
 
-// sums are those of a lease: sorted, none overlapping the next. The zero value
+// Sums are those of a lease: sorted, none overlapping the next. The zero value
 // is empty.
-type sums struct {
+type Sums struct {
 	mu  sync.Mutex
 	all []sum
 }
 
-// add notes what landed last at a place. Of earlier runs that it overlaps the
+// Add notes what landed last at a place. Of earlier runs that it overlaps the
 // rest can not be checked any more.
-func (s *sums) add(off uint64, n, crc uint32, known bool) {
+func (s *Sums) Add(off uint64, n, crc uint32, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := sum{off: off, end: off + uint64(n), crc: crc, known: known}
@@ -46,9 +51,9 @@ func (s *sums) add(off uint64, n, crc uint32, known bool) {
 	s.all = slices.Replace(s.all, from, to, with...)
 }
 
-// verify reads mem again. It gives the runs that differ, joined where they
+// Verify reads mem again. It gives the runs that differ, joined where they
 // touch. Errors: rdma.ErrNoChecksum if a run, or all, came without a checksum.
-func (s *sums) verify(ctx context.Context, mem []byte) ([]rdma.Range, error) {
+func (s *Sums) Verify(ctx context.Context, mem []byte) ([]rdma.Range, error) {
 	s.mu.Lock()
 	all := slices.Clone(s.all)
 	s.mu.Unlock()
@@ -61,7 +66,7 @@ func (s *sums) verify(ctx context.Context, mem []byte) ([]rdma.Range, error) {
 		switch {
 		case !r.known:
 			unknown = true
-		case crc32.Checksum(mem[r.off:r.end], castagnoli) == r.crc:
+		case Checksum(mem[r.off:r.end]) == r.crc:
 		case len(bad) > 0 && bad[len(bad)-1].End() == r.off:
 			bad[len(bad)-1].Len += r.end - r.off
 		default:
