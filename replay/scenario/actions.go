@@ -72,10 +72,10 @@ func (w *world) act(s *stmt) error {
 		}
 		return nil
 	}
-	n, ok := w.nodes[s.words[0]].(*pdNode)
-	if !ok {
-		return fmt.Errorf("%s is an old peer: it cannot %s", s.words[0], s.verb)
+	if old, ok := w.nodes[s.words[0]].(oldPeer); ok {
+		return w.actOld(old, s)
 	}
+	n := w.nodes[s.words[0]].(*pdNode) //nolint:forcetypeassert // a node is old or ours
 	switch s.verb {
 	case "crash":
 		n.die()
@@ -105,6 +105,47 @@ func (w *world) act(s *stmt) error {
 		}
 	}
 	return nil
+}
+
+// oldPeer is a simulated SGLang process. It keeps no log: all that can happen
+// to it is that it dies and is started again.
+type oldPeer interface {
+	node
+	die()
+	start()
+}
+
+func (w *world) actOld(p oldPeer, s *stmt) error {
+	name := p.def().name
+	switch s.verb {
+	case "crash":
+		p.die()
+		return nil
+	case "restart":
+		if p.alive() {
+			return fmt.Errorf("%s is running", name)
+		}
+		p.start()
+		w.after(w.sc.latency, func() { w.greeted(name) })
+		return nil
+	}
+	return fmt.Errorf("%s is an old peer: it cannot %s", name, s.verb)
+}
+
+// greeted lets the nodes that a restarted one reaches find each other again.
+func (w *world) greeted(name string) {
+	if !w.sc.byName[name].prefill {
+		w.meet(name)
+		return
+	}
+	for _, d := range w.names {
+		if !w.sc.byName[d].prefill && !w.net.cut(d, name) {
+			w.discover(d, name)
+			if w.nodes[d].alive() {
+				w.register(d, name)
+			}
+		}
+	}
 }
 
 // command runs an engine's or operator's call; a refusal fails the file.
@@ -330,22 +371,10 @@ func (w *world) restart(n *pdNode, wiped bool) error {
 		return nil // its disk still fails: it does not come up
 	}
 	n.boot(wiped)
-	name, life := n.d.name, n.life
+	life := n.life
 	w.after(w.sc.latency, func() { // a restarted node greets its peers
-		if n.life != life || !n.up {
-			return
-		}
-		if !n.d.prefill {
-			w.meet(name)
-			return
-		}
-		for _, d := range w.names {
-			if !w.sc.byName[d].prefill && !w.net.cut(d, name) {
-				w.discover(d, name)
-				if w.nodes[d].alive() {
-					w.register(d, name)
-				}
-			}
+		if n.life == life && n.up {
+			w.greeted(n.d.name)
 		}
 	})
 	return nil

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -15,6 +16,8 @@ type oldPrefill struct {
 	w     *world
 	d     *nodeDef
 	ranks []*oldRank
+	life  int
+	down  bool
 }
 
 // oldRank is one of its processes.
@@ -43,14 +46,23 @@ type oldSend struct {
 
 func newOldPrefill(w *world, d *nodeDef) *oldPrefill {
 	p := &oldPrefill{w: w, d: d}
-	for r := range d.ranks {
-		p.ranks = append(p.ranks, &oldRank{p: p, index: r, rooms: map[uint64]*oldRoom{}, count: map[uint64]int{}})
-	}
+	p.start()
 	return p
 }
 
+// start begins a life, which knows nothing of an earlier one.
+func (p *oldPrefill) start() {
+	p.life++
+	p.down = false
+	p.ranks = nil
+	for r := range p.d.ranks {
+		p.ranks = append(p.ranks, &oldRank{p: p, index: r, rooms: map[uint64]*oldRoom{}, count: map[uint64]int{}})
+	}
+}
+
+func (p *oldPrefill) die()          { p.down = true }
 func (p *oldPrefill) def() *nodeDef { return p.d }
-func (p *oldPrefill) alive() bool   { return true }
+func (p *oldPrefill) alive() bool   { return !p.down }
 
 func (p *oldPrefill) receive(rank int, f backends.Frames) {
 	r := p.ranks[rank]
@@ -118,6 +130,9 @@ func (r *oldRank) drain(n uint64, room *oldRoom) {
 }
 
 func (r *oldRank) send(n uint64, s oldSend) {
+	if r.p.down {
+		return
+	}
 	room := r.rooms[n]
 	if room == nil {
 		room = r.room(n)
@@ -144,11 +159,11 @@ func (r *oldRank) flush(n uint64, room *oldRoom) {
 				continue
 			}
 			r.count[n]++
-			ended := false
+			ended, life := false, r.p.life
 			r.p.w.mem.start(&write{
 				from: r.p, rank: projector.MakeRank(r.p.d.name, r.index), to: to, room: n, chunk: s.chunk, pages: s.pages, last: s.last,
 				done: func(o projector.WriteOutcome, _ bool, _ string) {
-					if ended {
+					if ended || r.p.down || r.p.life != life {
 						return
 					}
 					ended = true // it takes any return of the transfer call for the end (F1)
@@ -197,6 +212,9 @@ func (r *oldRank) conclude(n uint64, room *oldRoom, ok bool) {
 }
 
 func (p *oldPrefill) abortRoom(n uint64) {
+	if p.down {
+		return
+	}
 	for _, r := range p.ranks {
 		if room := r.rooms[n]; room != nil {
 			r.conclude(n, room, false)
@@ -210,6 +228,7 @@ type oldDecode struct {
 	w     *world
 	d     *nodeDef
 	rooms map[uint64][]openPair
+	down  bool
 }
 
 func newOldDecode(w *world, d *nodeDef) *oldDecode {
@@ -217,10 +236,19 @@ func newOldDecode(w *world, d *nodeDef) *oldDecode {
 }
 
 func (n *oldDecode) def() *nodeDef                    { return n.d }
-func (n *oldDecode) alive() bool                      { return true }
+func (n *oldDecode) alive() bool                      { return !n.down }
 func (n *oldDecode) receive(_ int, _ backends.Frames) {}
+func (n *oldDecode) die()                             { n.down = true }
+
+func (n *oldDecode) start() {
+	n.down = false
+	n.rooms = map[uint64][]openPair{}
+}
 
 func (n *oldDecode) open(room uint64, pairs []openPair, pages []uint32, aux int) error {
+	if n.down {
+		return fmt.Errorf("%s is down", n.d.name)
+	}
 	n.rooms[room] = pairs
 	for _, p := range pairs {
 		self := backends.Self{Endpoint: address(n.d, p.to.rank), PeerKey: session(n.d, p.to.rank)}
@@ -239,6 +267,9 @@ func (n *oldDecode) open(room uint64, pairs []openPair, pages []uint32, aux int)
 }
 
 func (n *oldDecode) abort(room uint64) error {
+	if n.down {
+		return nil
+	}
 	for _, p := range n.rooms[room] {
 		ep, err := backends.ParseEndpoint(address(n.d, p.to.rank))
 		if err != nil {

@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -123,6 +122,9 @@ func (p *parser) statement(fields []string, last *time.Duration) error {
 		if *last == atEnd || d < *last {
 			return fmt.Errorf("time %s goes back", fields[0])
 		}
+		if d > maxVirtual {
+			return fmt.Errorf("time %s is beyond the %s that a run lasts", fields[0], maxVirtual)
+		}
 		*last, hasTime = d, true
 		fields = fields[1:]
 	}
@@ -202,6 +204,9 @@ func (p *parser) setup(s *stmt) error {
 			if err != nil {
 				return err
 			}
+			if s.verb == "policy" && d < time.Millisecond {
+				return fmt.Errorf("%s=%s is less than 1ms", k, v)
+			}
 			*durs[k] = d
 		case s.verb == "net" && k == "fence":
 			if err := oneOf(k, v, "hard", "reader_stopped", "none"); err != nil {
@@ -221,6 +226,9 @@ func (p *parser) setup(s *stmt) error {
 		default:
 			return fmt.Errorf("unknown key %q of %s", k, s.verb)
 		}
+	}
+	if _, ok := s.keys["release"]; s.verb == "policy" && !ok {
+		return errors.New("policy needs release=")
 	}
 	return nil
 }
@@ -337,6 +345,9 @@ func (p *parser) checkAction(s *stmt) error {
 			return err
 		}
 	}
+	if err := p.checkRoles(s); err != nil {
+		return err
+	}
 	return p.checkRoom(s)
 }
 
@@ -345,10 +356,6 @@ func (p *parser) checkRoom(s *stmt) error {
 	case "open", "await":
 		n, _ := strconv.ParseUint(s.keys["room"], 10, 64)
 		p.rooms[n] = true
-		_, reserve := s.keys["fail_after"]
-		if reserve && slices.Contains(s.words, "reserve") {
-			return errors.New("reserve and fail_after exclude each other")
-		}
 	case "raw":
 		_, f := s.keys["frames"]
 		_, t := s.keys["text"]
@@ -365,165 +372,72 @@ func (p *parser) checkRoom(s *stmt) error {
 	return nil
 }
 
-func (p *parser) checkValue(s *stmt, k, v string) error {
-	var err error
-	switch k {
-	case "room":
-		_, err = parseRoom(v)
-	case "chunk", "aux", "fail_after":
-		_, err = parseInt(v, 0, math.MaxInt32)
-	case "page":
-		_, err = parseInt(v, 0, math.MaxInt32)
-	case "pages":
-		_, err = parsePages(v)
-	case "takes", "grace", "by", "after", "timeout":
-		if k == "by" && s.verb == "abort" {
-			return p.checkNode(v)
+// checkRoles: each side of an action is a node or a rank of the role that can
+// do it.
+func (p *parser) checkRoles(s *stmt) error {
+	prefill := func(node string) error { return p.checkRole(s.verb, node, true) }
+	decode := func(node string) error { return p.checkRole(s.verb, node, false) }
+	switch s.verb {
+	case "await", "clear":
+		return prefill(s.keys["at"])
+	case "force":
+		return decode(s.keys["at"])
+	case "reregister":
+		return decode(s.words[0])
+	case "corrupt":
+		if err := decode(s.words[0]); err != nil {
+			return err
 		}
-		_, err = parseDur(v)
-	case "skew":
-		_, err = parseDur(strings.TrimPrefix(v, "-"))
-	case "prefill", "decode":
-		for _, n := range strings.Split(v, ",") {
-			d := p.sc.byName[n]
-			if d == nil || d.prefill != (k == "prefill") {
-				return fmt.Errorf("unknown %s node %q", k, n)
+		return p.checkItem(s.words[0], "page", s.keys["page"])
+	case "send":
+		if err := prefill(nodeOf(s.keys["rank"])); err != nil {
+			return err
+		}
+		for _, r := range splitNames(s.keys["to"]) {
+			if err := decode(nodeOf(r)); err != nil {
+				return err
 			}
 		}
-	case "at":
-		return p.checkNode(v)
-	case "ranks", "dranks", "dummies":
-		_, err = p.parseRanks(v)
-	case "rank":
-		_, err = p.parseRanks(v)
-	case "to", "from":
-		switch {
-		case s.verb == "send", s.verb == "raw":
-			_, err = p.parseRanks(v)
-		case p.sc.byName[v] == nil:
-			_, err = p.parseRanks(v)
-		}
-	case "kind":
-		err = oneOf(k, v, "register", "metadata", "abort", "abort_ack", "status", "staging")
-	case "count":
-		if v != "all" {
-			_, err = parseInt(v, 0, math.MaxInt32)
-		}
-	case "result":
-		name, d, has := strings.Cut(v, ":")
-		if err = oneOf(k, name, "ok", "error", "hang", "late", "partial"); err == nil && (has != (name == "late" || name == "partial")) {
-			err = fmt.Errorf("result=%s", v)
-		} else if err == nil && has {
-			_, err = parseDur(d)
-		}
-	case "refused", "reason":
-		if !keyRE.MatchString(v) {
-			err = fmt.Errorf("%s=%q is no word", k, v)
-		}
-	case "frames":
-		_, err = parseFrames(v)
-	case "text":
-		if v == "" {
-			err = errors.New("text is empty")
-		}
-	}
-	return err
-}
-
-func (p *parser) checkNode(v string) error {
-	if p.sc.byName[v] == nil {
-		return fmt.Errorf("unknown node %q", v)
+	case "open":
+		return p.checkOpen(s)
 	}
 	return nil
 }
 
-// parseRanks reads "p/0,p/1"; every rank must exist.
-func (p *parser) parseRanks(v string) ([]string, error) {
-	ranks := strings.Split(v, ",")
-	for _, r := range ranks {
-		node, idx, ok := strings.Cut(r, "/")
-		d := p.sc.byName[node]
-		i, err := strconv.Atoi(idx)
-		if !ok || d == nil || err != nil || !numRE.MatchString(idx) || i >= d.ranks {
-			return nil, fmt.Errorf("unknown rank %q", r)
-		}
+func (p *parser) checkRole(verb, node string, prefill bool) error {
+	if p.sc.byName[node].prefill == prefill {
+		return nil
 	}
-	return ranks, nil
+	if prefill {
+		return fmt.Errorf("%s: %s is no prefill node", verb, node)
+	}
+	return fmt.Errorf("%s: %s is no decode node", verb, node)
 }
 
-func oneOf(k, v string, words ...string) error {
-	if !slices.Contains(words, v) {
-		return fmt.Errorf("%s=%s is none of %s", k, v, strings.Join(words, ", "))
+// checkOpen: the ranks of an open belong to the nodes it names.
+func (p *parser) checkOpen(s *stmt) error {
+	_, fails := s.keys["fail_after"]
+	if fails && slices.Contains(s.words, "reserve") {
+		return errors.New("reserve and fail_after exclude each other")
+	}
+	for _, of := range []struct{ ranks, nodes string }{{"ranks", "prefill"}, {"dranks", "decode"}, {"dummies", "prefill"}} {
+		for _, r := range splitNames(s.keys[of.ranks]) {
+			if !slices.Contains(strings.Split(s.keys[of.nodes], ","), nodeOf(r)) {
+				return fmt.Errorf("%s=%s: %s= does not name its node", of.ranks, r, of.nodes)
+			}
+		}
+	}
+	if named, ok := s.keys["ranks"]; ok {
+		for _, r := range splitNames(s.keys["dummies"]) {
+			if !slices.Contains(strings.Split(named, ","), r) {
+				return fmt.Errorf("dummies=%s is not among ranks=", r)
+			}
+		}
 	}
 	return nil
 }
 
-func parseRoom(v string) (uint64, error) {
-	n, err := strconv.ParseUint(v, 10, 63)
-	if err != nil || !numRE.MatchString(v) {
-		return 0, fmt.Errorf("room=%s is no room number", v)
-	}
-	return n, nil
-}
-
-func parseInt(v string, lo, hi int) (int, error) {
-	n, err := strconv.Atoi(v)
-	if err != nil || !numRE.MatchString(v) || n < lo || n > hi {
-		return 0, fmt.Errorf("%q is no number from %d to %d", v, lo, hi)
-	}
-	return n, nil
-}
-
-func parseDur(v string) (time.Duration, error) {
-	if !timeRE.MatchString(v) {
-		return 0, fmt.Errorf("%q is no time (such as 5ms, 1.5s, 2m)", v)
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil {
-		return 0, fmt.Errorf("time %q: %w", v, err)
-	}
-	return d, nil
-}
-
-func parsePages(v string) ([]uint32, error) {
-	if v == "none" {
-		return []uint32{}, nil
-	}
-	var out []uint32
-	for _, part := range strings.Split(v, ",") {
-		lo, hi, isRange := strings.Cut(part, "-")
-		a, err := parseInt(lo, 0, 1<<24)
-		if err != nil {
-			return nil, fmt.Errorf("pages=%s: %w", v, err)
-		}
-		b := a
-		if isRange {
-			if b, err = parseInt(hi, a, 1<<24); err != nil {
-				return nil, fmt.Errorf("pages=%s: %w", v, err)
-			}
-		}
-		for i := a; i <= b; i++ {
-			out = append(out, uint32(i)) //nolint:gosec // bounded
-		}
-	}
-	return out, nil
-}
-
-func parseFrames(v string) ([][]byte, error) {
-	if v == "none" {
-		return nil, nil
-	}
-	var out [][]byte
-	for _, f := range strings.Split(v, ",") {
-		if f == "-" {
-			out = append(out, []byte{})
-			continue
-		}
-		b, err := hex.DecodeString(f)
-		if err != nil || f == "" {
-			return nil, fmt.Errorf("frame %q is no hex", f)
-		}
-		out = append(out, b)
-	}
-	return out, nil
+func nodeOf(rank string) string {
+	node, _, _ := strings.Cut(rank, "/")
+	return node
 }

@@ -60,7 +60,10 @@ func (p *parser) checkExpect(s *stmt) error {
 		if !slices.Contains(pageStates, s.keys["state"]) {
 			return fmt.Errorf("unknown page state %q", s.keys["state"])
 		}
-		return p.keys(s, s.order[0], "state room")
+		if err := p.keys(s, s.order[0], "state room"); err != nil {
+			return err
+		}
+		return p.checkItem(s.words[0], s.order[0], s.keys[s.order[0]])
 	case "rooms":
 		_, err := parseInt(s.keys["rooms"], 0, 1<<30)
 		if err == nil && len(s.order) > 1 {
@@ -193,7 +196,7 @@ func (p *parser) checkCorruption(s *stmt) error {
 				_, err = parseRoom(s.keys[k])
 			}
 		case "writer":
-			_, err = p.parseRanks(s.keys[k])
+			err = p.parseRank(s.keys[k])
 		case "room":
 			if s.keys["writer"] == "" {
 				err = errors.New("room= goes with writer=")
