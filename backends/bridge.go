@@ -77,6 +77,27 @@ func ToCommand(m Message, at projector.RankID, f Frames) projector.Command {
 	}
 }
 
+// NotificationToCommand turns a text that a transfer engine received for local
+// rank at into a command; one that cannot be read is Rejected.
+func NotificationToCommand(d Dialect, at projector.RankID, text []byte) projector.Command {
+	nt, ok := d.(Notifier)
+	if !ok {
+		return projector.Rejected{Kind: notificationKind, Reason: d.Name() + " has no notifications", First: text}
+	}
+	n, err := nt.ParseNotification(text)
+	if err != nil {
+		return projector.Rejected{Kind: notificationKind, Reason: "malformed", First: text}
+	}
+	return projector.WireNotification{
+		At: at, Room: n.Room, What: n.What.String(), Source: uint32(n.Source), Chunk: uint32(n.Chunk), Last: n.Last, //nolint:gosec // parsed >= 0
+		Part: uint32(n.Part), Parts: uint32(max(n.Parts, 1)), Expected: uint32(n.Expected), //nolint:gosec // as above
+	}
+}
+
+// notificationKind is the kind of a rejected notification: it is no message of
+// the control plane.
+const notificationKind = "notification"
+
 func rejected(k Kind, why string, f Frames) projector.Command {
 	return projector.Rejected{Kind: k.String(), Reason: why, First: first(f)}
 }
@@ -140,6 +161,12 @@ func FromAbort(a projector.SendAbort, self Self) (*Abort, error) {
 		return nil, err
 	}
 	return &Abort{Room: a.Room, Peer: ep, Generation: Some(a.Generation), Ext: fromExt(a.WithExt, &a.Ext)}, nil
+}
+
+// SendsStatus: a status of the effect is sent at all. Where success travels with
+// the data, no SGLang decode waits for it on the control plane (wire.md 1.6).
+func SendsStatus(d Dialect, a projector.SendStatus) bool {
+	return !a.Success || !a.Foreign || d.Habits().SuccessByStatus
 }
 
 // FromAck builds the ABORT_ACK of an effect: it echoes what was asked.

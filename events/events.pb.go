@@ -638,6 +638,7 @@ type Event struct {
 	//	*Event_PastSettled
 	//	*Event_LocalCopyStarted
 	//	*Event_LocalCopyEnded
+	//	*Event_NotificationReceived
 	//	*Event_MetadataReceived
 	//	*Event_ChunkQueued
 	//	*Event_ChunkPosted
@@ -1119,6 +1120,15 @@ func (x *Event) GetLocalCopyEnded() *LocalCopyEnded {
 	return nil
 }
 
+func (x *Event) GetNotificationReceived() *NotificationReceived {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_NotificationReceived); ok {
+			return x.NotificationReceived
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetMetadataReceived() *MetadataReceived {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_MetadataReceived); ok {
@@ -1455,6 +1465,10 @@ type Event_LocalCopyEnded struct {
 	LocalCopyEnded *LocalCopyEnded `protobuf:"bytes,66,opt,name=local_copy_ended,json=localCopyEnded,proto3,oneof"`
 }
 
+type Event_NotificationReceived struct {
+	NotificationReceived *NotificationReceived `protobuf:"bytes,67,opt,name=notification_received,json=notificationReceived,proto3,oneof"`
+}
+
 type Event_MetadataReceived struct {
 	MetadataReceived *MetadataReceived `protobuf:"bytes,80,opt,name=metadata_received,json=metadataReceived,proto3,oneof"`
 }
@@ -1610,6 +1624,8 @@ func (*Event_PastSettled) isEvent_Payload() {}
 func (*Event_LocalCopyStarted) isEvent_Payload() {}
 
 func (*Event_LocalCopyEnded) isEvent_Payload() {}
+
+func (*Event_NotificationReceived) isEvent_Payload() {}
 
 func (*Event_MetadataReceived) isEvent_Payload() {}
 
@@ -2213,6 +2229,7 @@ type PeerRegistered struct {
 	LogId           []byte                 `protobuf:"bytes,6,opt,name=log_id,json=logId,proto3" json:"log_id,omitempty"`
 	WireId          uint32                 `protobuf:"varint,7,opt,name=wire_id,json=wireId,proto3" json:"wire_id,omitempty"` // prefill_unique_rank, of a prefill peer
 	At              string                 `protobuf:"bytes,8,opt,name=at,proto3" json:"at,omitempty"`                        // local rank that was registered with
+	Source          uint32                 `protobuf:"varint,9,opt,name=source,proto3" json:"source,omitempty"`               // of a prefill peer: its number in NIXL's notifications
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2301,6 +2318,13 @@ func (x *PeerRegistered) GetAt() string {
 		return x.At
 	}
 	return ""
+}
+
+func (x *PeerRegistered) GetSource() uint32 {
+	if x != nil {
+		return x.Source
+	}
+	return 0
 }
 
 type PeerSuspect struct {
@@ -4534,6 +4558,108 @@ func (x *LocalCopyEnded) GetReason() string {
 	return ""
 }
 
+// NotificationReceived: what the transfer engine of a prefill that is not pdlog
+// said in-band beside its data (NIXL, wire.md 1.10), for a live room.
+type NotificationReceived struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	To            string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	What          string                 `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`      // kv, stg, aux, aux_nokv, state
+	Source        uint32                 `protobuf:"varint,3,opt,name=source,proto3" json:"source,omitempty"` // of the sender; of an aux that names none, 0
+	Chunk         uint32                 `protobuf:"varint,4,opt,name=chunk,proto3" json:"chunk,omitempty"`   // kv, stg
+	Last          bool                   `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`     // kv, stg: the source's last chunk
+	Part          uint32                 `protobuf:"varint,6,opt,name=part,proto3" json:"part,omitempty"`     // kv: this part of parts; a whole chunk is part 0 of 1
+	Parts         uint32                 `protobuf:"varint,7,opt,name=parts,proto3" json:"parts,omitempty"`
+	Expected      uint32                 `protobuf:"varint,8,opt,name=expected,proto3" json:"expected,omitempty"` // aux_nokv: chunks before the last, which carried no KV
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NotificationReceived) Reset() {
+	*x = NotificationReceived{}
+	mi := &file_events_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NotificationReceived) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NotificationReceived) ProtoMessage() {}
+
+func (x *NotificationReceived) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NotificationReceived.ProtoReflect.Descriptor instead.
+func (*NotificationReceived) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *NotificationReceived) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *NotificationReceived) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *NotificationReceived) GetSource() uint32 {
+	if x != nil {
+		return x.Source
+	}
+	return 0
+}
+
+func (x *NotificationReceived) GetChunk() uint32 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
+}
+
+func (x *NotificationReceived) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *NotificationReceived) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *NotificationReceived) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+func (x *NotificationReceived) GetExpected() uint32 {
+	if x != nil {
+		return x.Expected
+	}
+	return 0
+}
+
 // PastSettled: a node with an unknown past has learnt that nothing of a peer is
 // outstanding to its earlier lives (events.md).
 type PastSettled struct {
@@ -4547,7 +4673,7 @@ type PastSettled struct {
 
 func (x *PastSettled) Reset() {
 	*x = PastSettled{}
-	mi := &file_events_proto_msgTypes[41]
+	mi := &file_events_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4559,7 +4685,7 @@ func (x *PastSettled) String() string {
 func (*PastSettled) ProtoMessage() {}
 
 func (x *PastSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[41]
+	mi := &file_events_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4572,7 +4698,7 @@ func (x *PastSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PastSettled.ProtoReflect.Descriptor instead.
 func (*PastSettled) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{41}
+	return file_events_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PastSettled) GetPeer() string {
@@ -4617,7 +4743,7 @@ type MetadataReceived struct {
 
 func (x *MetadataReceived) Reset() {
 	*x = MetadataReceived{}
-	mi := &file_events_proto_msgTypes[42]
+	mi := &file_events_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4629,7 +4755,7 @@ func (x *MetadataReceived) String() string {
 func (*MetadataReceived) ProtoMessage() {}
 
 func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[42]
+	mi := &file_events_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4642,7 +4768,7 @@ func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataReceived.ProtoReflect.Descriptor instead.
 func (*MetadataReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{42}
+	return file_events_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *MetadataReceived) GetTo() string {
@@ -4750,7 +4876,7 @@ type WriteKey struct {
 
 func (x *WriteKey) Reset() {
 	*x = WriteKey{}
-	mi := &file_events_proto_msgTypes[43]
+	mi := &file_events_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4762,7 +4888,7 @@ func (x *WriteKey) String() string {
 func (*WriteKey) ProtoMessage() {}
 
 func (x *WriteKey) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[43]
+	mi := &file_events_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4775,7 +4901,7 @@ func (x *WriteKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteKey.ProtoReflect.Descriptor instead.
 func (*WriteKey) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{43}
+	return file_events_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WriteKey) GetKind() uint32 {
@@ -4835,7 +4961,7 @@ type ChunkQueued struct {
 
 func (x *ChunkQueued) Reset() {
 	*x = ChunkQueued{}
-	mi := &file_events_proto_msgTypes[44]
+	mi := &file_events_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4847,7 +4973,7 @@ func (x *ChunkQueued) String() string {
 func (*ChunkQueued) ProtoMessage() {}
 
 func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[44]
+	mi := &file_events_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4860,7 +4986,7 @@ func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkQueued.ProtoReflect.Descriptor instead.
 func (*ChunkQueued) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{44}
+	return file_events_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ChunkQueued) GetChunk() uint32 {
@@ -4927,7 +5053,7 @@ type ChunkPosted struct {
 
 func (x *ChunkPosted) Reset() {
 	*x = ChunkPosted{}
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4939,7 +5065,7 @@ func (x *ChunkPosted) String() string {
 func (*ChunkPosted) ProtoMessage() {}
 
 func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4952,7 +5078,7 @@ func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkPosted.ProtoReflect.Descriptor instead.
 func (*ChunkPosted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{45}
+	return file_events_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ChunkPosted) GetToken() uint64 {
@@ -5016,7 +5142,7 @@ type ChunkCompleted struct {
 
 func (x *ChunkCompleted) Reset() {
 	*x = ChunkCompleted{}
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5028,7 +5154,7 @@ func (x *ChunkCompleted) String() string {
 func (*ChunkCompleted) ProtoMessage() {}
 
 func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5041,7 +5167,7 @@ func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkCompleted.ProtoReflect.Descriptor instead.
 func (*ChunkCompleted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{46}
+	return file_events_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ChunkCompleted) GetToken() uint64 {
@@ -5085,7 +5211,7 @@ type ChunkFailed struct {
 
 func (x *ChunkFailed) Reset() {
 	*x = ChunkFailed{}
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5097,7 +5223,7 @@ func (x *ChunkFailed) String() string {
 func (*ChunkFailed) ProtoMessage() {}
 
 func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5110,7 +5236,7 @@ func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFailed.ProtoReflect.Descriptor instead.
 func (*ChunkFailed) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{47}
+	return file_events_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ChunkFailed) GetToken() uint64 {
@@ -5160,7 +5286,7 @@ type ChunkUncertain struct {
 
 func (x *ChunkUncertain) Reset() {
 	*x = ChunkUncertain{}
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5172,7 +5298,7 @@ func (x *ChunkUncertain) String() string {
 func (*ChunkUncertain) ProtoMessage() {}
 
 func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5185,7 +5311,7 @@ func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkUncertain.ProtoReflect.Descriptor instead.
 func (*ChunkUncertain) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{48}
+	return file_events_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ChunkUncertain) GetToken() uint64 {
@@ -5229,7 +5355,7 @@ type ChunkDrained struct {
 
 func (x *ChunkDrained) Reset() {
 	*x = ChunkDrained{}
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5241,7 +5367,7 @@ func (x *ChunkDrained) String() string {
 func (*ChunkDrained) ProtoMessage() {}
 
 func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5254,7 +5380,7 @@ func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkDrained.ProtoReflect.Descriptor instead.
 func (*ChunkDrained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{49}
+	return file_events_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ChunkDrained) GetToken() uint64 {
@@ -5304,7 +5430,7 @@ type ChunkSkipped struct {
 
 func (x *ChunkSkipped) Reset() {
 	*x = ChunkSkipped{}
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5316,7 +5442,7 @@ func (x *ChunkSkipped) String() string {
 func (*ChunkSkipped) ProtoMessage() {}
 
 func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5329,7 +5455,7 @@ func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkSkipped.ProtoReflect.Descriptor instead.
 func (*ChunkSkipped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{50}
+	return file_events_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ChunkSkipped) GetChunk() uint32 {
@@ -5373,7 +5499,7 @@ type StatusSent struct {
 
 func (x *StatusSent) Reset() {
 	*x = StatusSent{}
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5385,7 +5511,7 @@ func (x *StatusSent) String() string {
 func (*StatusSent) ProtoMessage() {}
 
 func (x *StatusSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5398,7 +5524,7 @@ func (x *StatusSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusSent.ProtoReflect.Descriptor instead.
 func (*StatusSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{51}
+	return file_events_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StatusSent) GetTo() string {
@@ -5450,7 +5576,7 @@ type AbortReceived struct {
 
 func (x *AbortReceived) Reset() {
 	*x = AbortReceived{}
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5462,7 +5588,7 @@ func (x *AbortReceived) String() string {
 func (*AbortReceived) ProtoMessage() {}
 
 func (x *AbortReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5475,7 +5601,7 @@ func (x *AbortReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortReceived.ProtoReflect.Descriptor instead.
 func (*AbortReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{52}
+	return file_events_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AbortReceived) GetTo() string {
@@ -5532,7 +5658,7 @@ type AckTargetHeld struct {
 
 func (x *AckTargetHeld) Reset() {
 	*x = AckTargetHeld{}
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5544,7 +5670,7 @@ func (x *AckTargetHeld) String() string {
 func (*AckTargetHeld) ProtoMessage() {}
 
 func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5557,7 +5683,7 @@ func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckTargetHeld.ProtoReflect.Descriptor instead.
 func (*AckTargetHeld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{53}
+	return file_events_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AckTargetHeld) GetTo() string {
@@ -5597,7 +5723,7 @@ type Drained struct {
 
 func (x *Drained) Reset() {
 	*x = Drained{}
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5609,7 +5735,7 @@ func (x *Drained) String() string {
 func (*Drained) ProtoMessage() {}
 
 func (x *Drained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5622,7 +5748,7 @@ func (x *Drained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drained.ProtoReflect.Descriptor instead.
 func (*Drained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{54}
+	return file_events_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Drained) GetWrites() uint64 {
@@ -5646,7 +5772,7 @@ type AckSent struct {
 
 func (x *AckSent) Reset() {
 	*x = AckSent{}
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5658,7 +5784,7 @@ func (x *AckSent) String() string {
 func (*AckSent) ProtoMessage() {}
 
 func (x *AckSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5671,7 +5797,7 @@ func (x *AckSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckSent.ProtoReflect.Descriptor instead.
 func (*AckSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{55}
+	return file_events_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AckSent) GetTo() string {
@@ -5730,7 +5856,7 @@ type AckWithheld struct {
 
 func (x *AckWithheld) Reset() {
 	*x = AckWithheld{}
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5742,7 +5868,7 @@ func (x *AckWithheld) String() string {
 func (*AckWithheld) ProtoMessage() {}
 
 func (x *AckWithheld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5755,7 +5881,7 @@ func (x *AckWithheld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckWithheld.ProtoReflect.Descriptor instead.
 func (*AckWithheld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{56}
+	return file_events_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AckWithheld) GetTo() string {
@@ -5809,7 +5935,7 @@ type SourceReleased struct {
 
 func (x *SourceReleased) Reset() {
 	*x = SourceReleased{}
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5821,7 +5947,7 @@ func (x *SourceReleased) String() string {
 func (*SourceReleased) ProtoMessage() {}
 
 func (x *SourceReleased) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5834,7 +5960,7 @@ func (x *SourceReleased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceReleased.ProtoReflect.Descriptor instead.
 func (*SourceReleased) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{57}
+	return file_events_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SourceReleased) GetPages() []uint32 {
@@ -5852,7 +5978,7 @@ type RoomCleared struct {
 
 func (x *RoomCleared) Reset() {
 	*x = RoomCleared{}
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5864,7 +5990,7 @@ func (x *RoomCleared) String() string {
 func (*RoomCleared) ProtoMessage() {}
 
 func (x *RoomCleared) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5877,7 +6003,7 @@ func (x *RoomCleared) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomCleared.ProtoReflect.Descriptor instead.
 func (*RoomCleared) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{58}
+	return file_events_proto_rawDescGZIP(), []int{59}
 }
 
 // ReceiptDropped: the oldest receipt went; its decode node's watermark rose.
@@ -5892,7 +6018,7 @@ type ReceiptDropped struct {
 
 func (x *ReceiptDropped) Reset() {
 	*x = ReceiptDropped{}
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5904,7 +6030,7 @@ func (x *ReceiptDropped) String() string {
 func (*ReceiptDropped) ProtoMessage() {}
 
 func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5917,7 +6043,7 @@ func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiptDropped.ProtoReflect.Descriptor instead.
 func (*ReceiptDropped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{59}
+	return file_events_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ReceiptDropped) GetDecodeNode() string {
@@ -5954,7 +6080,7 @@ type MessageRejected struct {
 
 func (x *MessageRejected) Reset() {
 	*x = MessageRejected{}
-	mi := &file_events_proto_msgTypes[60]
+	mi := &file_events_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5966,7 +6092,7 @@ func (x *MessageRejected) String() string {
 func (*MessageRejected) ProtoMessage() {}
 
 func (x *MessageRejected) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[60]
+	mi := &file_events_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5979,7 +6105,7 @@ func (x *MessageRejected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageRejected.ProtoReflect.Descriptor instead.
 func (*MessageRejected) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{60}
+	return file_events_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *MessageRejected) GetKind() string {
@@ -6026,7 +6152,7 @@ type TimerFired struct {
 
 func (x *TimerFired) Reset() {
 	*x = TimerFired{}
-	mi := &file_events_proto_msgTypes[61]
+	mi := &file_events_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6038,7 +6164,7 @@ func (x *TimerFired) String() string {
 func (*TimerFired) ProtoMessage() {}
 
 func (x *TimerFired) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[61]
+	mi := &file_events_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6051,7 +6177,7 @@ func (x *TimerFired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimerFired.ProtoReflect.Descriptor instead.
 func (*TimerFired) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{61}
+	return file_events_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *TimerFired) GetTimer() string {
@@ -6071,7 +6197,7 @@ type InvariantViolated struct {
 
 func (x *InvariantViolated) Reset() {
 	*x = InvariantViolated{}
-	mi := &file_events_proto_msgTypes[62]
+	mi := &file_events_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6083,7 +6209,7 @@ func (x *InvariantViolated) String() string {
 func (*InvariantViolated) ProtoMessage() {}
 
 func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[62]
+	mi := &file_events_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6096,7 +6222,7 @@ func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvariantViolated.ProtoReflect.Descriptor instead.
 func (*InvariantViolated) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{62}
+	return file_events_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *InvariantViolated) GetInvariant() string {
@@ -6117,7 +6243,7 @@ var File_events_proto protoreflect.FileDescriptor
 
 const file_events_proto_rawDesc = "" +
 	"\n" +
-	"\fevents.proto\x12\x0fpdlog.events.v1\"\x84#\n" +
+	"\fevents.proto\x12\x0fpdlog.events.v1\"\xe2#\n" +
 	"\x05Event\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x10\n" +
 	"\x03hlc\x18\x02 \x01(\x06R\x03hlc\x12\x12\n" +
@@ -6172,7 +6298,8 @@ const file_events_proto_rawDesc = "" +
 	"\rroom_finished\x18? \x01(\v2\x1d.pdlog.events.v1.RoomFinishedH\x00R\froomFinished\x12A\n" +
 	"\fpast_settled\x18@ \x01(\v2\x1c.pdlog.events.v1.PastSettledH\x00R\vpastSettled\x12Q\n" +
 	"\x12local_copy_started\x18A \x01(\v2!.pdlog.events.v1.LocalCopyStartedH\x00R\x10localCopyStarted\x12K\n" +
-	"\x10local_copy_ended\x18B \x01(\v2\x1f.pdlog.events.v1.LocalCopyEndedH\x00R\x0elocalCopyEnded\x12P\n" +
+	"\x10local_copy_ended\x18B \x01(\v2\x1f.pdlog.events.v1.LocalCopyEndedH\x00R\x0elocalCopyEnded\x12\\\n" +
+	"\x15notification_received\x18C \x01(\v2%.pdlog.events.v1.NotificationReceivedH\x00R\x14notificationReceived\x12P\n" +
 	"\x11metadata_received\x18P \x01(\v2!.pdlog.events.v1.MetadataReceivedH\x00R\x10metadataReceived\x12A\n" +
 	"\fchunk_queued\x18Q \x01(\v2\x1c.pdlog.events.v1.ChunkQueuedH\x00R\vchunkQueued\x12A\n" +
 	"\fchunk_posted\x18R \x01(\v2\x1c.pdlog.events.v1.ChunkPostedH\x00R\vchunkPosted\x12J\n" +
@@ -6247,7 +6374,7 @@ const file_events_proto_rawDesc = "" +
 	"\x04kind\x18\x05 \x01(\tR\x04kind\"@\n" +
 	"\x12MemoryUnregistered\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xe0\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf8\x01\n" +
 	"\x0ePeerRegistered\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -6256,7 +6383,8 @@ const file_events_proto_rawDesc = "" +
 	"\x10peer_incarnation\x18\x05 \x01(\x04R\x0fpeerIncarnation\x12\x15\n" +
 	"\x06log_id\x18\x06 \x01(\fR\x05logId\x12\x17\n" +
 	"\awire_id\x18\a \x01(\rR\x06wireId\x12\x0e\n" +
-	"\x02at\x18\b \x01(\tR\x02at\"9\n" +
+	"\x02at\x18\b \x01(\tR\x02at\x12\x16\n" +
+	"\x06source\x18\t \x01(\rR\x06source\"9\n" +
 	"\vPeerSuspect\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x16\n" +
 	"\x06missed\x18\x02 \x01(\rR\x06missed\"6\n" +
@@ -6439,7 +6567,16 @@ const file_events_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\x04R\x05token\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x16\n" +
 	"\x06failed\x18\x03 \x01(\bR\x06failed\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"o\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xc2\x01\n" +
+	"\x14NotificationReceived\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\x12\x12\n" +
+	"\x04what\x18\x02 \x01(\tR\x04what\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\rR\x06source\x12\x14\n" +
+	"\x05chunk\x18\x04 \x01(\rR\x05chunk\x12\x12\n" +
+	"\x04last\x18\x05 \x01(\bR\x04last\x12\x12\n" +
+	"\x04part\x18\x06 \x01(\rR\x04part\x12\x14\n" +
+	"\x05parts\x18\a \x01(\rR\x05parts\x12\x1a\n" +
+	"\bexpected\x18\b \x01(\rR\bexpected\"o\n" +
 	"\vPastSettled\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x14\n" +
 	"\x05known\x18\x02 \x01(\bR\x05known\x126\n" +
@@ -6671,81 +6808,82 @@ func file_events_proto_rawDescGZIP() []byte {
 }
 
 var file_events_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_events_proto_goTypes = []any{
-	(Role)(0),                   // 0: pdlog.events.v1.Role
-	(AbortCause)(0),             // 1: pdlog.events.v1.AbortCause
-	(Policy)(0),                 // 2: pdlog.events.v1.Policy
-	(FenceKind)(0),              // 3: pdlog.events.v1.FenceKind
-	(Basis)(0),                  // 4: pdlog.events.v1.Basis
-	(Proof)(0),                  // 5: pdlog.events.v1.Proof
-	(AckForm)(0),                // 6: pdlog.events.v1.AckForm
-	(TerminalStatus)(0),         // 7: pdlog.events.v1.TerminalStatus
-	(NotCounted)(0),             // 8: pdlog.events.v1.NotCounted
-	(*Event)(nil),               // 9: pdlog.events.v1.Event
-	(*Cause)(nil),               // 10: pdlog.events.v1.Cause
-	(*NodeStarted)(nil),         // 11: pdlog.events.v1.NodeStarted
-	(*NodeDraining)(nil),        // 12: pdlog.events.v1.NodeDraining
-	(*NodeStopped)(nil),         // 13: pdlog.events.v1.NodeStopped
-	(*ConfigChanged)(nil),       // 14: pdlog.events.v1.ConfigChanged
-	(*MemoryRegistered)(nil),    // 15: pdlog.events.v1.MemoryRegistered
-	(*MemoryUnregistered)(nil),  // 16: pdlog.events.v1.MemoryUnregistered
-	(*PeerRegistered)(nil),      // 17: pdlog.events.v1.PeerRegistered
-	(*PeerSuspect)(nil),         // 18: pdlog.events.v1.PeerSuspect
-	(*PeerLost)(nil),            // 19: pdlog.events.v1.PeerLost
-	(*PeerIncarnationSeen)(nil), // 20: pdlog.events.v1.PeerIncarnationSeen
-	(*PeerCapabilities)(nil),    // 21: pdlog.events.v1.PeerCapabilities
-	(*Pair)(nil),                // 22: pdlog.events.v1.Pair
-	(*RoomOpened)(nil),          // 23: pdlog.events.v1.RoomOpened
-	(*PagesReserved)(nil),       // 24: pdlog.events.v1.PagesReserved
-	(*PublishStarted)(nil),      // 25: pdlog.events.v1.PublishStarted
-	(*MetadataPublished)(nil),   // 26: pdlog.events.v1.MetadataPublished
-	(*StatusReceived)(nil),      // 27: pdlog.events.v1.StatusReceived
-	(*CoverageCompleted)(nil),   // 28: pdlog.events.v1.CoverageCompleted
-	(*RoomSucceeded)(nil),       // 29: pdlog.events.v1.RoomSucceeded
-	(*RoomFailed)(nil),          // 30: pdlog.events.v1.RoomFailed
-	(*AbortArmed)(nil),          // 31: pdlog.events.v1.AbortArmed
-	(*AbortSent)(nil),           // 32: pdlog.events.v1.AbortSent
-	(*AckReceived)(nil),         // 33: pdlog.events.v1.AckReceived
-	(*ReleaseDeferred)(nil),     // 34: pdlog.events.v1.ReleaseDeferred
-	(*AckTimedOut)(nil),         // 35: pdlog.events.v1.AckTimedOut
-	(*FenceStarted)(nil),        // 36: pdlog.events.v1.FenceStarted
-	(*Fenced)(nil),              // 37: pdlog.events.v1.Fenced
-	(*FenceFailed)(nil),         // 38: pdlog.events.v1.FenceFailed
-	(*Quarantined)(nil),         // 39: pdlog.events.v1.Quarantined
-	(*Evidence)(nil),            // 40: pdlog.events.v1.Evidence
-	(*Released)(nil),            // 41: pdlog.events.v1.Released
-	(*LateWriteRejected)(nil),   // 42: pdlog.events.v1.LateWriteRejected
-	(*PageCheckFailed)(nil),     // 43: pdlog.events.v1.PageCheckFailed
-	(*PageCheckSkipped)(nil),    // 44: pdlog.events.v1.PageCheckSkipped
-	(*WriteLanded)(nil),         // 45: pdlog.events.v1.WriteLanded
-	(*PeerRestartProven)(nil),   // 46: pdlog.events.v1.PeerRestartProven
-	(*RoomFinished)(nil),        // 47: pdlog.events.v1.RoomFinished
-	(*LocalCopyStarted)(nil),    // 48: pdlog.events.v1.LocalCopyStarted
-	(*LocalCopyEnded)(nil),      // 49: pdlog.events.v1.LocalCopyEnded
-	(*PastSettled)(nil),         // 50: pdlog.events.v1.PastSettled
-	(*MetadataReceived)(nil),    // 51: pdlog.events.v1.MetadataReceived
-	(*WriteKey)(nil),            // 52: pdlog.events.v1.WriteKey
-	(*ChunkQueued)(nil),         // 53: pdlog.events.v1.ChunkQueued
-	(*ChunkPosted)(nil),         // 54: pdlog.events.v1.ChunkPosted
-	(*ChunkCompleted)(nil),      // 55: pdlog.events.v1.ChunkCompleted
-	(*ChunkFailed)(nil),         // 56: pdlog.events.v1.ChunkFailed
-	(*ChunkUncertain)(nil),      // 57: pdlog.events.v1.ChunkUncertain
-	(*ChunkDrained)(nil),        // 58: pdlog.events.v1.ChunkDrained
-	(*ChunkSkipped)(nil),        // 59: pdlog.events.v1.ChunkSkipped
-	(*StatusSent)(nil),          // 60: pdlog.events.v1.StatusSent
-	(*AbortReceived)(nil),       // 61: pdlog.events.v1.AbortReceived
-	(*AckTargetHeld)(nil),       // 62: pdlog.events.v1.AckTargetHeld
-	(*Drained)(nil),             // 63: pdlog.events.v1.Drained
-	(*AckSent)(nil),             // 64: pdlog.events.v1.AckSent
-	(*AckWithheld)(nil),         // 65: pdlog.events.v1.AckWithheld
-	(*SourceReleased)(nil),      // 66: pdlog.events.v1.SourceReleased
-	(*RoomCleared)(nil),         // 67: pdlog.events.v1.RoomCleared
-	(*ReceiptDropped)(nil),      // 68: pdlog.events.v1.ReceiptDropped
-	(*MessageRejected)(nil),     // 69: pdlog.events.v1.MessageRejected
-	(*TimerFired)(nil),          // 70: pdlog.events.v1.TimerFired
-	(*InvariantViolated)(nil),   // 71: pdlog.events.v1.InvariantViolated
-	nil,                         // 72: pdlog.events.v1.ConfigChanged.ValuesEntry
+	(Role)(0),                    // 0: pdlog.events.v1.Role
+	(AbortCause)(0),              // 1: pdlog.events.v1.AbortCause
+	(Policy)(0),                  // 2: pdlog.events.v1.Policy
+	(FenceKind)(0),               // 3: pdlog.events.v1.FenceKind
+	(Basis)(0),                   // 4: pdlog.events.v1.Basis
+	(Proof)(0),                   // 5: pdlog.events.v1.Proof
+	(AckForm)(0),                 // 6: pdlog.events.v1.AckForm
+	(TerminalStatus)(0),          // 7: pdlog.events.v1.TerminalStatus
+	(NotCounted)(0),              // 8: pdlog.events.v1.NotCounted
+	(*Event)(nil),                // 9: pdlog.events.v1.Event
+	(*Cause)(nil),                // 10: pdlog.events.v1.Cause
+	(*NodeStarted)(nil),          // 11: pdlog.events.v1.NodeStarted
+	(*NodeDraining)(nil),         // 12: pdlog.events.v1.NodeDraining
+	(*NodeStopped)(nil),          // 13: pdlog.events.v1.NodeStopped
+	(*ConfigChanged)(nil),        // 14: pdlog.events.v1.ConfigChanged
+	(*MemoryRegistered)(nil),     // 15: pdlog.events.v1.MemoryRegistered
+	(*MemoryUnregistered)(nil),   // 16: pdlog.events.v1.MemoryUnregistered
+	(*PeerRegistered)(nil),       // 17: pdlog.events.v1.PeerRegistered
+	(*PeerSuspect)(nil),          // 18: pdlog.events.v1.PeerSuspect
+	(*PeerLost)(nil),             // 19: pdlog.events.v1.PeerLost
+	(*PeerIncarnationSeen)(nil),  // 20: pdlog.events.v1.PeerIncarnationSeen
+	(*PeerCapabilities)(nil),     // 21: pdlog.events.v1.PeerCapabilities
+	(*Pair)(nil),                 // 22: pdlog.events.v1.Pair
+	(*RoomOpened)(nil),           // 23: pdlog.events.v1.RoomOpened
+	(*PagesReserved)(nil),        // 24: pdlog.events.v1.PagesReserved
+	(*PublishStarted)(nil),       // 25: pdlog.events.v1.PublishStarted
+	(*MetadataPublished)(nil),    // 26: pdlog.events.v1.MetadataPublished
+	(*StatusReceived)(nil),       // 27: pdlog.events.v1.StatusReceived
+	(*CoverageCompleted)(nil),    // 28: pdlog.events.v1.CoverageCompleted
+	(*RoomSucceeded)(nil),        // 29: pdlog.events.v1.RoomSucceeded
+	(*RoomFailed)(nil),           // 30: pdlog.events.v1.RoomFailed
+	(*AbortArmed)(nil),           // 31: pdlog.events.v1.AbortArmed
+	(*AbortSent)(nil),            // 32: pdlog.events.v1.AbortSent
+	(*AckReceived)(nil),          // 33: pdlog.events.v1.AckReceived
+	(*ReleaseDeferred)(nil),      // 34: pdlog.events.v1.ReleaseDeferred
+	(*AckTimedOut)(nil),          // 35: pdlog.events.v1.AckTimedOut
+	(*FenceStarted)(nil),         // 36: pdlog.events.v1.FenceStarted
+	(*Fenced)(nil),               // 37: pdlog.events.v1.Fenced
+	(*FenceFailed)(nil),          // 38: pdlog.events.v1.FenceFailed
+	(*Quarantined)(nil),          // 39: pdlog.events.v1.Quarantined
+	(*Evidence)(nil),             // 40: pdlog.events.v1.Evidence
+	(*Released)(nil),             // 41: pdlog.events.v1.Released
+	(*LateWriteRejected)(nil),    // 42: pdlog.events.v1.LateWriteRejected
+	(*PageCheckFailed)(nil),      // 43: pdlog.events.v1.PageCheckFailed
+	(*PageCheckSkipped)(nil),     // 44: pdlog.events.v1.PageCheckSkipped
+	(*WriteLanded)(nil),          // 45: pdlog.events.v1.WriteLanded
+	(*PeerRestartProven)(nil),    // 46: pdlog.events.v1.PeerRestartProven
+	(*RoomFinished)(nil),         // 47: pdlog.events.v1.RoomFinished
+	(*LocalCopyStarted)(nil),     // 48: pdlog.events.v1.LocalCopyStarted
+	(*LocalCopyEnded)(nil),       // 49: pdlog.events.v1.LocalCopyEnded
+	(*NotificationReceived)(nil), // 50: pdlog.events.v1.NotificationReceived
+	(*PastSettled)(nil),          // 51: pdlog.events.v1.PastSettled
+	(*MetadataReceived)(nil),     // 52: pdlog.events.v1.MetadataReceived
+	(*WriteKey)(nil),             // 53: pdlog.events.v1.WriteKey
+	(*ChunkQueued)(nil),          // 54: pdlog.events.v1.ChunkQueued
+	(*ChunkPosted)(nil),          // 55: pdlog.events.v1.ChunkPosted
+	(*ChunkCompleted)(nil),       // 56: pdlog.events.v1.ChunkCompleted
+	(*ChunkFailed)(nil),          // 57: pdlog.events.v1.ChunkFailed
+	(*ChunkUncertain)(nil),       // 58: pdlog.events.v1.ChunkUncertain
+	(*ChunkDrained)(nil),         // 59: pdlog.events.v1.ChunkDrained
+	(*ChunkSkipped)(nil),         // 60: pdlog.events.v1.ChunkSkipped
+	(*StatusSent)(nil),           // 61: pdlog.events.v1.StatusSent
+	(*AbortReceived)(nil),        // 62: pdlog.events.v1.AbortReceived
+	(*AckTargetHeld)(nil),        // 63: pdlog.events.v1.AckTargetHeld
+	(*Drained)(nil),              // 64: pdlog.events.v1.Drained
+	(*AckSent)(nil),              // 65: pdlog.events.v1.AckSent
+	(*AckWithheld)(nil),          // 66: pdlog.events.v1.AckWithheld
+	(*SourceReleased)(nil),       // 67: pdlog.events.v1.SourceReleased
+	(*RoomCleared)(nil),          // 68: pdlog.events.v1.RoomCleared
+	(*ReceiptDropped)(nil),       // 69: pdlog.events.v1.ReceiptDropped
+	(*MessageRejected)(nil),      // 70: pdlog.events.v1.MessageRejected
+	(*TimerFired)(nil),           // 71: pdlog.events.v1.TimerFired
+	(*InvariantViolated)(nil),    // 72: pdlog.events.v1.InvariantViolated
+	nil,                          // 73: pdlog.events.v1.ConfigChanged.ValuesEntry
 }
 var file_events_proto_depIdxs = []int32{
 	10, // 0: pdlog.events.v1.Event.cause:type_name -> pdlog.events.v1.Cause
@@ -6784,66 +6922,67 @@ var file_events_proto_depIdxs = []int32{
 	45, // 33: pdlog.events.v1.Event.write_landed:type_name -> pdlog.events.v1.WriteLanded
 	46, // 34: pdlog.events.v1.Event.peer_restart_proven:type_name -> pdlog.events.v1.PeerRestartProven
 	47, // 35: pdlog.events.v1.Event.room_finished:type_name -> pdlog.events.v1.RoomFinished
-	50, // 36: pdlog.events.v1.Event.past_settled:type_name -> pdlog.events.v1.PastSettled
+	51, // 36: pdlog.events.v1.Event.past_settled:type_name -> pdlog.events.v1.PastSettled
 	48, // 37: pdlog.events.v1.Event.local_copy_started:type_name -> pdlog.events.v1.LocalCopyStarted
 	49, // 38: pdlog.events.v1.Event.local_copy_ended:type_name -> pdlog.events.v1.LocalCopyEnded
-	51, // 39: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
-	53, // 40: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
-	54, // 41: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
-	55, // 42: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
-	56, // 43: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
-	57, // 44: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
-	58, // 45: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
-	59, // 46: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
-	60, // 47: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
-	61, // 48: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
-	62, // 49: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
-	63, // 50: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
-	64, // 51: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
-	65, // 52: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
-	66, // 53: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
-	67, // 54: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
-	68, // 55: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
-	69, // 56: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
-	70, // 57: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
-	71, // 58: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
-	0,  // 59: pdlog.events.v1.NodeStarted.role:type_name -> pdlog.events.v1.Role
-	2,  // 60: pdlog.events.v1.NodeStarted.policy:type_name -> pdlog.events.v1.Policy
-	72, // 61: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
-	6,  // 62: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
-	3,  // 63: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
-	0,  // 64: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
-	22, // 65: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
-	3,  // 66: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
-	7,  // 67: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
-	8,  // 68: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
-	1,  // 69: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
-	1,  // 70: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
-	22, // 71: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
-	6,  // 72: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
-	5,  // 73: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
-	8,  // 74: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
-	22, // 75: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
-	1,  // 76: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
-	22, // 77: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 78: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
-	22, // 79: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
-	4,  // 80: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
-	5,  // 81: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
-	3,  // 82: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
-	4,  // 83: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
-	40, // 84: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
-	22, // 85: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 86: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
-	3,  // 87: pdlog.events.v1.PastSettled.evidence:type_name -> pdlog.events.v1.FenceKind
-	52, // 88: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
-	7,  // 89: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
-	5,  // 90: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
-	91, // [91:91] is the sub-list for method output_type
-	91, // [91:91] is the sub-list for method input_type
-	91, // [91:91] is the sub-list for extension type_name
-	91, // [91:91] is the sub-list for extension extendee
-	0,  // [0:91] is the sub-list for field type_name
+	50, // 39: pdlog.events.v1.Event.notification_received:type_name -> pdlog.events.v1.NotificationReceived
+	52, // 40: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
+	54, // 41: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
+	55, // 42: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
+	56, // 43: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
+	57, // 44: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
+	58, // 45: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
+	59, // 46: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
+	60, // 47: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
+	61, // 48: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
+	62, // 49: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
+	63, // 50: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
+	64, // 51: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
+	65, // 52: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
+	66, // 53: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
+	67, // 54: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
+	68, // 55: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
+	69, // 56: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
+	70, // 57: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
+	71, // 58: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
+	72, // 59: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
+	0,  // 60: pdlog.events.v1.NodeStarted.role:type_name -> pdlog.events.v1.Role
+	2,  // 61: pdlog.events.v1.NodeStarted.policy:type_name -> pdlog.events.v1.Policy
+	73, // 62: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
+	6,  // 63: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
+	3,  // 64: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
+	0,  // 65: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
+	22, // 66: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
+	3,  // 67: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
+	7,  // 68: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
+	8,  // 69: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
+	1,  // 70: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
+	1,  // 71: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
+	22, // 72: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
+	6,  // 73: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
+	5,  // 74: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
+	8,  // 75: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
+	22, // 76: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
+	1,  // 77: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
+	22, // 78: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 79: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
+	22, // 80: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
+	4,  // 81: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
+	5,  // 82: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
+	3,  // 83: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
+	4,  // 84: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
+	40, // 85: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
+	22, // 86: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 87: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
+	3,  // 88: pdlog.events.v1.PastSettled.evidence:type_name -> pdlog.events.v1.FenceKind
+	53, // 89: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
+	7,  // 90: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
+	5,  // 91: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
+	92, // [92:92] is the sub-list for method output_type
+	92, // [92:92] is the sub-list for method input_type
+	92, // [92:92] is the sub-list for extension type_name
+	92, // [92:92] is the sub-list for extension extendee
+	0,  // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_events_proto_init() }
@@ -6890,6 +7029,7 @@ func file_events_proto_init() {
 		(*Event_PastSettled)(nil),
 		(*Event_LocalCopyStarted)(nil),
 		(*Event_LocalCopyEnded)(nil),
+		(*Event_NotificationReceived)(nil),
 		(*Event_MetadataReceived)(nil),
 		(*Event_ChunkQueued)(nil),
 		(*Event_ChunkPosted)(nil),
@@ -6912,18 +7052,18 @@ func file_events_proto_init() {
 		(*Event_InvariantViolated)(nil),
 	}
 	file_events_proto_msgTypes[18].OneofWrappers = []any{}
-	file_events_proto_msgTypes[42].OneofWrappers = []any{}
-	file_events_proto_msgTypes[52].OneofWrappers = []any{}
+	file_events_proto_msgTypes[43].OneofWrappers = []any{}
 	file_events_proto_msgTypes[53].OneofWrappers = []any{}
-	file_events_proto_msgTypes[55].OneofWrappers = []any{}
+	file_events_proto_msgTypes[54].OneofWrappers = []any{}
 	file_events_proto_msgTypes[56].OneofWrappers = []any{}
+	file_events_proto_msgTypes[57].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_events_proto_rawDesc), len(file_events_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   64,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -139,7 +139,7 @@ func (e *engine) OpenReceive(ctx context.Context, req *connect.Request[enginepb.
 		open.Aux = int(*q.Aux)
 	}
 	var err error
-	if open.Pairs, err = e.n.pairs(q); err != nil {
+	if open.Pairs, err = e.n.pairs(ctx, q); err != nil {
 		return nil, apiError(err)
 	}
 	var aux uint32
@@ -179,7 +179,7 @@ func (n *Node) freePages(m *projector.Machine, count int) ([]uint32, *projector.
 }
 
 // pairs finds out who writes to whom in a room.
-func (n *Node) pairs(q *enginepb.OpenReceiveRequest) ([]projector.OpenPair, error) {
+func (n *Node) pairs(ctx context.Context, q *enginepb.OpenReceiveRequest) ([]projector.OpenPair, error) {
 	if len(q.Pairs) > 0 {
 		out := make([]projector.OpenPair, len(q.Pairs))
 		for i, p := range q.Pairs {
@@ -195,11 +195,15 @@ func (n *Node) pairs(q *enginepb.OpenReceiveRequest) ([]projector.OpenPair, erro
 		}
 		name = only
 	}
-	node, tp, ok := n.peers.find(name)
+	p, ok := n.peers.find(name)
 	if !ok {
 		return nil, &projector.Refusal{Word: "not_ready", Detail: "prefill " + name + " is not known yet"}
 	}
-	out, err := pairsOf(node, tp, n.cfg.Node, n.cfg.Ranks)
+	dp, err := n.groupOf(ctx, p, q.Room)
+	if err != nil {
+		return nil, &projector.Refusal{Word: "not_ready", Detail: err.Error()}
+	}
+	out, err := pairsOf(p.ranks, p.topology, dp, n.cfg.Node, n.cfg.Ranks)
 	if err != nil {
 		return nil, &projector.Refusal{Word: "incompatible", Detail: err.Error()}
 	}
@@ -227,6 +231,11 @@ func (e *engine) OpenSend(ctx context.Context, req *connect.Request[enginepb.Ope
 	q := req.Msg
 	if err := roomNumber(q.Room); err != nil {
 		return nil, err
+	}
+	if e.n.cfg.Role == "prefill" {
+		if err := e.n.sayGroup(q.Room); err != nil {
+			return nil, refuse("bad_request", "%v", err)
+		}
 	}
 	cmd := projector.AwaitRoom{Room: q.Room, RequestID: q.RequestId, TraceID: q.TraceId, Timeout: q.TimeoutMs}
 	for _, r := range q.Ranks {

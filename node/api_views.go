@@ -73,7 +73,8 @@ func (n *Node) status() *enginepb.StatusResponse {
 	case !n.memory.ready():
 		s.NotReady = "memory is not registered"
 	default:
-		s.Ready = true
+		s.NotReady = n.unregistered()
+		s.Ready = s.NotReady == ""
 	}
 	if n.mirror != nil {
 		n.mirror.describe(s)

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/errors"
 
 	"github.com/pdlog/pdlog/backends"
+	"github.com/pdlog/pdlog/backends/bootstrap"
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/store"
 	"github.com/pdlog/pdlog/store/mirror"
@@ -51,6 +52,15 @@ type Config struct {
 	TopologyKeys           string `koanf:"topology_keys"`
 	DecodeAllocationPolicy string `koanf:"decode_allocation_policy"`
 	RegisterOwn            bool   `koanf:"register_own"`
+	// RegisterAt are bootstrap servers of others at which a prefill registers its
+	// ranks as well: those of the other hosts of its instance. It is not ready
+	// before each of them has all of its ranks, and never gives up (F34).
+	RegisterAt []string `koanf:"register_at"`
+	// LoadBalanceMethod is told to decode: with follow_bootstrap_room a room's DP
+	// rank is its number modulo dp_size, with any other word decode asks for it.
+	LoadBalanceMethod string `koanf:"load_balance_method"`
+	// Topology is the place of a prefill's local ranks in their instance.
+	Topology TopologyConfig `koanf:"topology"`
 
 	ReleasePolicy    string        `koanf:"release_policy"` // fence, hold or timeout
 	AckTimeout       time.Duration `koanf:"ack_timeout"`
@@ -110,6 +120,20 @@ type LimitsConfig struct {
 	Chunks       int `koanf:"chunks"`        // prefill: waiting for a timeline
 	MessageBytes int `koanf:"message_bytes"` // of one call of the engine API
 	FrameBytes   int `koanf:"frame_bytes"`   // of one frame on the control sockets
+}
+
+// TopologyConfig places the local ranks of a prefill in an instance that spans
+// hosts: they are the TP ranks tp_rank, tp_rank+1 … of one pipeline stage, one
+// CP rank and one DP group (wire.md 4.3).
+type TopologyConfig struct {
+	TPSize int `koanf:"tp_size"` // attention TP ranks of the instance; 0 = the local ones
+	TPRank int `koanf:"tp_rank"` // of local rank 0
+	PPSize int `koanf:"pp_size"`
+	PPRank int `koanf:"pp_rank"`
+	CPSize int `koanf:"cp_size"`
+	CPRank int `koanf:"cp_rank"`
+	DPSize int `koanf:"dp_size"`
+	DPRank int `koanf:"dp_rank"`
 }
 
 // RDMAConfig is the data plane.
@@ -197,15 +221,19 @@ type StoreConfig struct {
 // DefaultConfig is the one place where defaults stand. Times are SGLang's.
 func DefaultConfig() Config {
 	return Config{
-		Ranks:            1,
-		Dialect:          "mooncake",
-		Listen:           "127.0.0.1",
-		PageSize:         64,
-		Pages:            1024,
-		DType:            "auto",
-		Extension:        true,
-		TopologyKeys:     "base",
-		RegisterOwn:      true,
+		Ranks:        1,
+		Dialect:      "mooncake",
+		Listen:       "127.0.0.1",
+		PageSize:     64,
+		Pages:        1024,
+		DType:        "auto",
+		Extension:    true,
+		TopologyKeys: "base",
+		RegisterOwn:  true,
+
+		LoadBalanceMethod: bootstrap.FollowBootstrapRoom,
+		Topology:          TopologyConfig{PPSize: 1, CPSize: 1, DPSize: 1},
+
 		ReleasePolicy:    "fence",
 		AckTimeout:       5 * time.Second,
 		AbortRetry:       time.Second,
@@ -386,9 +414,17 @@ func (c *Config) validateRole() error {
 	if c.Ranks == 0 && (c.Role != "prefill" || c.RegisterOwn) {
 		return badKey("ranks", "0 is for a prefill that serves its bootstrap server to others alone: role prefill, register_own false")
 	}
+	if err := c.validateTopology(); err != nil {
+		return err
+	}
 	if c.Role == "prefill" {
 		if _, _, err := net.SplitHostPort(c.Bootstrap); err != nil {
 			return badKey("bootstrap", "want host:port, have %q", c.Bootstrap)
+		}
+		for _, at := range c.RegisterAt {
+			if _, _, err := net.SplitHostPort(at); err != nil {
+				return badKey("register_at", "want host:port, have %q", at)
+			}
 		}
 		if len(c.Peers) > 0 {
 			return badKey("peers", "belongs to role decode")
@@ -400,6 +436,9 @@ func (c *Config) validateRole() error {
 	}
 	if c.Bootstrap != "" {
 		return badKey("bootstrap", "belongs to role prefill")
+	}
+	if len(c.RegisterAt) > 0 {
+		return badKey("register_at", "belongs to role prefill")
 	}
 	if c.RDMA.Fault != "" {
 		return badKey("rdma.fault", "belongs to role prefill")
@@ -413,6 +452,43 @@ func (c *Config) validateRole() error {
 		}
 	}
 	return nil
+}
+
+// validateTopology: the local ranks have a place in the instance.
+func (c *Config) validateTopology() error {
+	t := c.topology()
+	if c.Role == "decode" && c.Topology != DefaultConfig().Topology {
+		return badKey("topology", "belongs to role prefill")
+	}
+	for _, d := range []struct {
+		key              string
+		size, rank, most int
+	}{
+		{"tp", t.TPSize, t.TPRank, max(c.Ranks, 1)},
+		{"pp", t.PPSize, t.PPRank, 1},
+		{"cp", t.CPSize, t.CPRank, 1},
+		{"dp", t.DPSize, t.DPRank, 1},
+	} {
+		if d.size < 1 || d.size > 65536 {
+			return badKey("topology."+d.key+"_size", "want 1 to 65536, have %d", d.size)
+		}
+		if d.rank < 0 || d.rank+d.most > d.size {
+			return badKey("topology."+d.key+"_rank", "the %d local ranks from %d on are not among %d", d.most, d.rank, d.size)
+		}
+	}
+	if c.LoadBalanceMethod == "" {
+		return badKey("load_balance_method", "is empty")
+	}
+	return nil
+}
+
+// topology is the configured one, with tp_size filled in.
+func (c *Config) topology() TopologyConfig {
+	t := c.Topology
+	if t.TPSize == 0 {
+		t.TPSize = t.TPRank + max(c.Ranks, 1)
+	}
+	return t
 }
 
 func validNode(s string) bool {

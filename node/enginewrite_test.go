@@ -94,7 +94,7 @@ func TestEngineErrorIsNoDrain(t *testing.T) {
 
 // An aux row alone is owed too: with no key and no engine it is no success.
 func TestAnAuxRowNeedsAKeyToo(t *testing.T) {
-	p := newPostPlane(newMemoryTable(1), newShapes(1), nil, nil)
+	p := newPostPlane(newMemoryTable(1), newShapes(TopologyConfig{TPSize: 1, PPSize: 1}), nil, nil)
 	p.memory.ranks[0] = &rankMemory{layout: layout{pageBytes: 64, pages: 1, auxBytes: 8, auxRows: 1}}
 	aux := uint32(0)
 	if _, err := p.prepare(&projector.PostWrite{Rank: "p0/0", Last: true, Aux: &aux}); err == nil {

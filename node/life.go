@@ -65,11 +65,15 @@ func (n *Node) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.routes = b
 	ln, err = lc.Listen(ctx, "tcp", n.cfg.Bootstrap)
 	if err != nil {
 		return errors.Wrap(err, "bootstrap: listen")
 	}
 	n.bootAddr = ln.Addr().String()
+	if err := n.newRegistrar(); err != nil {
+		return err
+	}
 	n.servers = append(n.servers, &server{http: b.HTTPServer(), ln: ln, name: "bootstrap"})
 	return nil
 }
@@ -98,6 +102,9 @@ func (n *Node) serve() {
 	n.background.Go(func() { n.keepSnapshots(n.life) })
 	if n.peers != nil {
 		n.peers.start(n.life)
+	}
+	if n.registrar != nil {
+		n.registrar.start(n.life)
 	}
 	n.background.Go(func() {
 		select {
@@ -201,6 +208,9 @@ func (n *Node) shutdown(err error) {
 	n.cancel()
 	if n.peers != nil {
 		n.peers.wait()
+	}
+	if n.registrar != nil {
+		n.registrar.wait()
 	}
 	if n.mirror != nil {
 		n.mirror.stop(n.store.Durable())

@@ -48,8 +48,10 @@ type Node struct {
 	receive *receivePlane // decode
 	post    *postPlane    // prefill
 
-	engineWrites *engineWrites // prefill, with rdma.engine_writes
-	peers        *peerTable    // decode
+	engineWrites *engineWrites     // prefill, with rdma.engine_writes
+	peers        *peerTable        // decode
+	routes       *bootstrap.Server // prefill
+	registrar    *registrar        // prefill
 	hub          *hub
 	mirror       *mirrorRun
 	servers      []*server
@@ -106,7 +108,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, log: log.With("node", cfg.Node), began: time.Now(),
-		shapes: newShapes(cfg.Ranks), memory: newMemoryTable(cfg.Ranks), hub: newHub(), metrics: newMetrics(),
+		shapes: newShapes(cfg.topology()), memory: newMemoryTable(cfg.Ranks), hub: newHub(), metrics: newMetrics(),
 		gate: newGate(cfg.Limits.Chunks), halt: make(chan struct{}), done: make(chan struct{}), rolled: make(chan struct{}, 1),
 	}
 	n.life, n.cancel = context.WithCancel(context.Background())
@@ -315,8 +317,9 @@ func (n *Node) projectorConfig() projector.Config {
 	if n.cfg.Role == "decode" {
 		c.Pages, c.AuxRows = n.cfg.Pages, n.cfg.AuxRows
 	}
+	t := n.cfg.topology()
 	for i, at := range n.addresses {
-		c.Ranks = append(c.Ranks, projector.LocalRank{Address: at, WireID: uint32(i)}) //nolint:gosec // ranks
+		c.Ranks = append(c.Ranks, projector.LocalRank{Address: at, WireID: uint32(t.shape().unique(t.place(i)))}) //nolint:gosec // ranks
 	}
 	return c
 }

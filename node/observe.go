@@ -58,17 +58,37 @@ func askedOf(st *projector.State, a *backends.AbortAck, at projector.RankID) str
 // observe records the form a peer has answered in, and tells the core.
 func (t *peerTable) observe(node string, form events.AckForm) {
 	t.mu.Lock()
-	p := t.byNode[node]
-	if p == nil || p.seen.PDLog || p.seen.Form == form {
+	name, seen := t.sglang(node)
+	if seen == nil || seen.Form == form {
 		t.mu.Unlock()
 		return
 	}
-	t.observed[node] = observed{form: form, ranks: p.seen.Ranks}
-	q := *p // others read p without the lock
-	q.seen.Form = form
-	t.byNode[node] = &q
+	t.observed[node] = observed{form: form, ranks: seen.Ranks}
+	q := *t.byNode[name] // others read it without the lock
+	changed := *seen
+	changed.Form = form
+	if q.others == seen {
+		q.others = &changed
+	} else {
+		q.seen = changed
+	}
+	t.byNode[name] = &q
 	t.mu.Unlock()
-	t.tell(q.seen)
+	t.tell(changed)
+}
+
+// sglang finds the ranks that are not pdlog by the node name the core knows
+// them by, and the name of the entry they stand in; the lock is held.
+func (t *peerTable) sglang(node string) (name string, seen *projector.PeerDiscovered) {
+	if p := t.byNode[node]; p != nil && !p.seen.PDLog {
+		return node, &p.seen
+	}
+	for name, p := range t.byNode {
+		if p.others != nil && p.others.Node == node {
+			return name, p.others
+		}
+	}
+	return "", nil
 }
 
 // recall gives a peer that is found again the form it was seen to answer in,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -26,8 +27,10 @@ type prefill struct {
 	bootstrap string
 	topology  topology
 	seen      projector.PeerDiscovered
-	ext       map[string]bool // addresses that read our extension (wire.md 9.1)
-	told      map[string]bool // addresses that have our registration of this life
+	others    *projector.PeerDiscovered // ranks registered there that its pdlog node does not run
+	ranks     map[int]projector.RankID  // all ranks of the instance, by topology.index
+	ext       map[string]bool           // addresses that read our extension (wire.md 9.1)
+	told      map[string]bool           // addresses that have our registration of this life
 }
 
 // peerTable finds the configured prefill nodes, keeps asking whether they live,
@@ -116,7 +119,7 @@ func (t *peerTable) probe(ctx context.Context, p *prefill) *prefill {
 	if p.seen.PDLog {
 		info, ok, err := t.ask.Discover(ctx, p.bootstrap)
 		if err == nil && ok && info.Boot == p.seen.Boot && info.Node == node {
-			t.tell(projector.Heartbeat{Node: node, OK: true})
+			t.beat(p, true)
 			return p
 		}
 		if err == nil && ok { // another life, or another node
@@ -127,7 +130,7 @@ func (t *peerTable) probe(ctx context.Context, p *prefill) *prefill {
 	}
 	alive := t.ask.Health(ctx, p.bootstrap)
 	if ctx.Err() == nil {
-		t.tell(projector.Heartbeat{Node: node, OK: alive})
+		t.beat(p, alive)
 	}
 	if alive && p.seen.PDLog {
 		if q := t.discover(ctx, p.bootstrap); q != nil {
@@ -135,6 +138,15 @@ func (t *peerTable) probe(ctx context.Context, p *prefill) *prefill {
 		}
 	}
 	return p
+}
+
+// beat tells the core whether a prefill answers. Ranks of others that are
+// registered with it are known by it alone.
+func (t *peerTable) beat(p *prefill, ok bool) {
+	t.tell(projector.Heartbeat{Node: p.seen.Node, OK: ok})
+	if p.others != nil {
+		t.tell(projector.Heartbeat{Node: p.others.Node, OK: ok})
+	}
 }
 
 // discover asks a prefill who it is, registers with its ranks and tells the
@@ -154,56 +166,92 @@ func (t *peerTable) discover(ctx context.Context, addr string) *prefill {
 		return nil
 	}
 	p := &prefill{
-		bootstrap: addr, ext: map[string]bool{}, told: map[string]bool{},
-		topology: topology{tp: max(topo.AttnTPSize, 1), cp: max(topo.AttnCPSize, 1), pp: max(topo.PPSize, 1), allCP: topo.EnableDSACacheLayerSplit},
+		bootstrap: addr, ext: map[string]bool{}, told: map[string]bool{}, ranks: map[int]projector.RankID{},
+		topology: topology{
+			tp: max(topo.AttnTPSize, 1), cp: max(topo.AttnCPSize, 1), pp: max(topo.PPSize, 1), dp: max(topo.DPSize, 1),
+			allCP: topo.EnableDSACacheLayerSplit, follow: topo.FollowBootstrapRoom,
+		},
 		seen: projector.PeerDiscovered{
 			Node: addr, PageSize: uint64(topo.PageSize), DType: topo.KVCacheDType, //nolint:gosec // positive
 			Form: t.cfg.sglangForm(), Fence: events.FenceKind_FENCE_KIND_NONE,
 		},
 	}
-	var ranks []bootstrap.Rank
+	foreign := p.seen // what is not run by a pdlog node here
 	if isPDLog {
 		p.seen.Node, p.seen.PDLog = info.Node, true
 		p.seen.Boot, p.seen.Incarnation = info.Boot, info.Incarnation
 		p.seen.LogSince, p.seen.LogID = info.LogSince, info.LogID
 		p.seen.Form, p.seen.Fence = events.AckForm_ACK_FORM_V3, t.fence
-		ranks = info.Ranks
-	}
-	switch {
-	case refused != nil:
-		p.seen.Incompatible = refused.Error()
-	case !isPDLog:
-		if ranks, err = t.allRanks(ctx, addr, p.topology); err != nil {
-			return nil
+		for i, r := range info.Ranks {
+			at := rankAddress(r)
+			p.add(&p.seen, projector.MakeRank(info.Node, i), place{dp: r.DP, tp: r.TP, pp: r.PP, cp: r.CP}, at)
+			p.ext[at] = info.Speaks(bootstrap.FeaturePDX1)
 		}
 	}
-	for _, r := range ranks {
-		id := p.topology.unique(r.TP, r.PP, r.CP)
-		at := rankAddress(r)
-		p.seen.Ranks = append(p.seen.Ranks, projector.PeerRank{
-			Rank: projector.MakeRank(p.seen.Node, id), Address: at, WireID: uint32(id), //nolint:gosec // ranks
-		})
-		p.ext[at] = isPDLog && info.Speaks(bootstrap.FeaturePDX1)
+	if refused != nil {
+		p.seen.Incompatible = refused.Error()
+	} else if err := t.addOthers(ctx, p, &foreign); err != nil {
+		return nil
 	}
 	t.recall(&p.seen)
 	t.adopt(p)
 	return p
 }
 
-func (t *peerTable) allRanks(ctx context.Context, addr string, tp topology) ([]bootstrap.Rank, error) {
-	var out []bootstrap.Rank
-	for i := range tp.tp {
-		for j := range tp.pp {
-			for k := range tp.cp {
-				r, err := t.ask.Rank(ctx, addr, 0, k, i, j)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, r)
+// add gives a rank its name and its numbers.
+func (p *prefill) add(seen *projector.PeerDiscovered, id projector.RankID, at place, address string) {
+	p.ranks[p.topology.index(at)] = id
+	seen.Ranks = append(seen.Ranks, projector.PeerRank{
+		Rank: id, Address: address, WireID: uint32(p.topology.unique(at)), Source: uint32(p.topology.source(at)), //nolint:gosec // ranks
+	})
+}
+
+// addOthers asks for the ranks that the pdlog node at the server does not run
+// itself: all of them, if there is none. Ranks of a pdlog node that is known by
+// a server of its own are that node's.
+func (t *peerTable) addOthers(ctx context.Context, p *prefill, foreign *projector.PeerDiscovered) error {
+	for _, at := range p.topology.places() {
+		i := p.topology.index(at)
+		if _, own := p.ranks[i]; own {
+			continue
+		}
+		r, err := t.ask.Rank(ctx, p.bootstrap, at.dp, at.cp, at.tp, at.pp)
+		if err != nil {
+			return err
+		}
+		address := rankAddress(r)
+		if id, ok := t.runBy(p.bootstrap, address); ok {
+			p.ranks[i] = id
+			continue
+		}
+		p.add(foreign, projector.MakeRank(p.bootstrap, i), at, address)
+	}
+	switch {
+	case !p.seen.PDLog:
+		p.seen = *foreign
+	case len(foreign.Ranks) > 0:
+		t.recall(foreign)
+		p.others = foreign
+	}
+	return nil
+}
+
+// runBy finds the pdlog node, known at another bootstrap server, that runs the
+// rank at an address.
+func (t *peerTable) runBy(bootstrap, address string) (projector.RankID, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.byNode {
+		if p.bootstrap == bootstrap || !p.seen.PDLog {
+			continue
+		}
+		for _, r := range p.seen.Ranks {
+			if r.Address == address {
+				return r.Rank, true
 			}
 		}
 	}
-	return out, nil
+	return "", false
 }
 
 // adopt makes p the present state of its node. Its ranks have our registration
@@ -220,8 +268,36 @@ func (t *peerTable) adopt(p *prefill) {
 	}
 	t.byNode[p.seen.Node] = p
 	t.register(p)
+	t.claim(p)
 	t.mu.Unlock()
 	t.tell(p.seen)
+	if p.others != nil {
+		t.tell(*p.others)
+	}
+}
+
+// claim has servers asked again at which ranks of p were taken for SGLang's,
+// since p was not known then; the lock is held.
+func (t *peerTable) claim(p *prefill) {
+	for _, q := range t.byNode {
+		if q == p || q.others == nil || !p.seen.PDLog {
+			continue
+		}
+		for _, r := range q.others.Ranks {
+			if p.ext[r.Address] {
+				t.poke(q.bootstrap)
+				break
+			}
+		}
+	}
+}
+
+// poke has a server asked again, soon; the lock is held.
+func (t *peerTable) poke(bootstrap string) {
+	select {
+	case t.pokes[bootstrap] <- struct{}{}:
+	default:
+	}
 }
 
 // register queues our registration for ranks that do not have it; the lock is
@@ -230,7 +306,11 @@ func (t *peerTable) register(p *prefill) {
 	if !t.memory() || p.seen.Incompatible != "" {
 		return
 	}
-	for _, r := range p.seen.Ranks {
+	ranks := p.seen.Ranks
+	if p.others != nil {
+		ranks = slices.Concat(ranks, p.others.Ranks)
+	}
+	for _, r := range ranks {
 		if !p.told[r.Address] {
 			p.told[r.Address] = true
 			t.greet(r.Address, p.ext[r.Address])
@@ -259,18 +339,18 @@ func (t *peerTable) boot(node string) uint64 {
 }
 
 // find resolves a node name or a bootstrap address.
-func (t *peerTable) find(name string) (node string, tp topology, ok bool) {
+func (t *peerTable) find(name string) (p *prefill, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p := t.byNode[name]; p != nil {
-		return name, p.topology, true
+		return p, true
 	}
-	for node, p := range t.byNode {
+	for _, p := range t.byNode {
 		if p.bootstrap == name {
-			return node, p.topology, true
+			return p, true
 		}
 	}
-	return "", topology{}, false
+	return nil, false
 }
 
 // only is the one known prefill node, if there is just one.
@@ -283,14 +363,11 @@ func (t *peerTable) only() (name string, ok bool) {
 	return name, len(t.byNode) == 1
 }
 
-// addressOf is the bootstrap address of a node.
+// addressOf is the bootstrap address of a node, or of ranks that are named by
+// it.
 func (t *peerTable) addressOf(node string) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if p := t.byNode[node]; p != nil {
-		return p.bootstrap
-	}
-	return ""
+	address, _ := t.about(node)
+	return address
 }
 
 // about says where a node's bootstrap server is, and why it cannot be served.
@@ -300,6 +377,11 @@ func (t *peerTable) about(node string) (address, incompatible string) {
 	if p := t.byNode[node]; p != nil {
 		return p.bootstrap, p.seen.Incompatible
 	}
+	for _, p := range t.byNode {
+		if p.others != nil && p.others.Node == node {
+			return p.bootstrap, p.others.Incompatible
+		}
+	}
 	return "", ""
 }
 
@@ -307,13 +389,8 @@ func (t *peerTable) about(node string) (address, incompatible string) {
 func (t *peerTable) rediscover(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := t.byNode[node]
-	if p == nil {
-		return
-	}
-	select {
-	case t.pokes[p.bootstrap] <- struct{}{}:
-	default:
+	if p := t.byNode[node]; p != nil {
+		t.poke(p.bootstrap)
 	}
 }
 

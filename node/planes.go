@@ -55,7 +55,11 @@ func (n *Node) openPlanes(ctx context.Context) error {
 		if n.cfg.RDMA.EngineWrites {
 			n.engineWrites = newEngineWrites()
 			n.post.byEngine = func(a *projector.PostWrite, sourceAux uint32, seq uint64) error {
-				return n.engineWrites.hand(n.hub, a, sourceAux, seq)
+				told, err := n.notifications(a)
+				if err != nil {
+					return err
+				}
+				return n.engineWrites.hand(n.hub, a, sourceAux, seq, told)
 			}
 		}
 	}
@@ -64,9 +68,9 @@ func (n *Node) openPlanes(ctx context.Context) error {
 		return errors.Wrapf(err, "open rdma provider %s", provider.Name())
 	}
 	n.domain = d
+	n.client = bootstrap.NewClient(bootstrap.ClientConfig{Log: n.log})
 	if n.receive != nil {
 		n.receive.domain = d
-		n.client = bootstrap.NewClient(bootstrap.ClientConfig{Log: n.log})
 		n.peers = newPeerTable(&n.cfg, n.client, func(c projector.Command) { n.loop.tell(c) })
 		n.peers.fence = fenceKind(d.Caps().Fence)
 		n.peers.memory = n.memory.ready
@@ -82,12 +86,12 @@ func (n *Node) openPlanes(ctx context.Context) error {
 func (n *Node) openBootstrap() (*bootstrap.Server, error) {
 	id := n.store.LogID()
 	ranks := make([]bootstrap.Rank, len(n.addresses))
-	for i, at := range n.addresses {
-		host, port, err := splitAddress(at)
-		if err != nil {
-			return nil, err
-		}
-		ranks[i] = bootstrap.Rank{TP: i, IP: host, Port: port}
+	regs, err := n.ownRegistrations()
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range regs {
+		ranks[i] = bootstrap.Rank{DP: r.AttnDPRank, CP: r.AttnCPRank, TP: r.AttnTPRank, PP: r.PPRank, IP: r.RankIP, Port: r.RankPort}
 	}
 	s, err := bootstrap.New(bootstrap.Config{
 		Node: n.cfg.Node, Boot: n.boot, Incarnation: n.store.Incarnation(), Version: Version,
@@ -98,12 +102,8 @@ func (n *Node) openBootstrap() (*bootstrap.Server, error) {
 	if err != nil || !n.cfg.RegisterOwn {
 		return s, err
 	}
-	for i, r := range ranks {
-		err := s.Register(bootstrap.Registration{
-			AttnTPSize: n.cfg.Ranks, AttnTPRank: i, AttnCPSize: 1, AttnDPSize: 1, PPSize: 1, SystemDPSize: 1,
-			RankIP: r.IP, RankPort: r.Port, PageSize: n.cfg.PageSize, KVCacheDType: n.cfg.DType,
-		})
-		if err != nil {
+	for _, r := range regs {
+		if err := s.Register(r); err != nil {
 			return nil, err
 		}
 	}

@@ -16,13 +16,15 @@ type shape struct {
 
 // shapes knows them by control address.
 type shapes struct {
-	ranks int // our own
+	ours TopologyConfig
 
 	mu     sync.RWMutex
 	byAddr map[string]shape
 }
 
-func newShapes(ranks int) *shapes { return &shapes{ranks: ranks, byAddr: map[string]shape{}} }
+func newShapes(ours TopologyConfig) *shapes {
+	return &shapes{ours: ours, byAddr: map[string]shape{}}
+}
 
 // maxShapes bounds what strangers can make us remember.
 const maxShapes = 1 << 16
@@ -49,25 +51,37 @@ type pageCut struct {
 // cut: equal pages go whole. With more ranks on our side, each of ours holds a
 // share of the other's page, in rank order; with more on theirs, each of theirs
 // takes its share of ours. Where there are more ranks than shares, neighbours
-// hold copies of the same one (wire.md F30).
+// hold copies of the same one (wire.md F30). The stages of a pipeline hold the
+// layers in order: each writes its part of the page, one behind the other.
 func (s *shapes) cut(address string, page uint64, ours, theirs int) (pageCut, error) {
 	s.mu.RLock()
 	sh, ok := s.byAddr[address]
 	s.mu.RUnlock()
-	switch {
-	case !ok || sh.pageBytes == 0 || sh.pageBytes == page:
+	if !ok || sh.pageBytes == 0 {
 		return pageCut{srcLen: page, dstPage: page}, nil
-	case sh.pageBytes > page && sh.pageBytes%page == 0:
-		if i, ok := share(ours, s.ranks, sh.ranks, sh.pageBytes/page); ok {
-			return pageCut{srcLen: page, dstOff: i * page, dstPage: sh.pageBytes}, nil
+	}
+	stages, tp := uint64(s.ours.PPSize), s.ours.TPSize                        //nolint:gosec // positive
+	part := sh.pageBytes / stages                                             // of a page, that is this stage's
+	c := pageCut{dstOff: uint64(s.ours.PPRank) * part, dstPage: sh.pageBytes} //nolint:gosec // not negative
+	ours += s.ours.TPRank
+	switch {
+	case part*stages != sh.pageBytes:
+	case part == page:
+		c.srcLen = page
+		return c, nil
+	case part > page && part%page == 0:
+		if i, ok := share(ours, tp, sh.ranks, part/page); ok {
+			c.srcLen, c.dstOff = page, c.dstOff+i*page
+			return c, nil
 		}
-	case sh.pageBytes < page && page%sh.pageBytes == 0:
-		if i, ok := share(theirs, sh.ranks, s.ranks, page/sh.pageBytes); ok {
-			return pageCut{srcOff: i * sh.pageBytes, srcLen: sh.pageBytes, dstPage: sh.pageBytes}, nil
+	case part < page && part > 0 && page%part == 0:
+		if i, ok := share(theirs, sh.ranks, tp, page/part); ok {
+			c.srcOff, c.srcLen = i*part, part
+			return c, nil
 		}
 	}
-	return pageCut{}, errors.Newf("pages of %d bytes on %d ranks do not fit pages of %d bytes on %d ranks at %s",
-		page, s.ranks, sh.pageBytes, sh.ranks, address)
+	return pageCut{}, errors.Newf("pages of %d bytes on %d ranks and %d stages do not fit pages of %d bytes on %d ranks at %s",
+		page, tp, stages, sh.pageBytes, sh.ranks, address)
 }
 
 // share is the part of n that a rank of the wider side has in a page of the

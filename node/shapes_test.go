@@ -28,7 +28,7 @@ func TestCutIsTheShareOfTheHeads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := newShapes(prefill)
+		s := newShapes(TopologyConfig{TPSize: prefill, PPSize: 1})
 		s.put("d", shape{pageBytes: dst, ranks: decode, rank: theirs})
 		have, err := s.cut("d", src, ours, theirs)
 		if err != nil {
@@ -41,7 +41,7 @@ func TestCutIsTheShareOfTheHeads(t *testing.T) {
 }
 
 func TestPagesThatDoNotFitAreRefused(t *testing.T) {
-	s := newShapes(2)
+	s := newShapes(TopologyConfig{TPSize: 2, PPSize: 1})
 	for _, sh := range []shape{{300, 1, 0}, {400, 1, 0}, {200, 2, 0}, {50, 2, 0}, {50, 0, 0}, {25, 4, 0}, {70, 4, 0}, {200, 3, 0}} {
 		s.put("d", sh)
 		if c, err := s.cut("d", 100, 0, 0); err == nil {

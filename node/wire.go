@@ -175,6 +175,9 @@ func (n *Node) sendAck(a projector.SendAck) {
 }
 
 func (n *Node) sendStatus(a projector.SendStatus) {
+	if !backends.SendsStatus(n.dialect, a) {
+		return
+	}
 	a.WithExt = a.WithExt && n.cfg.Extension
 	f, err := n.encode(backends.FromStatus(a), nil)
 	out := outgoing{frames: f}

@@ -90,7 +90,7 @@ func (m *Machine) applyPeerRegistered(p *events.PeerRegistered) {
 	rank := RankID(p.Peer)
 	if m.cfg.Role == events.Role_ROLE_DECODE {
 		if peer := st.Peers[rank.Node()]; peer != nil {
-			peer.Ranks[rank] = PeerRank{Rank: rank, Address: p.Address, WireID: p.WireId}
+			peer.Ranks[rank] = PeerRank{Rank: rank, Address: p.Address, WireID: p.WireId, Source: p.Source}
 		}
 		return
 	}
@@ -216,6 +216,8 @@ func (m *Machine) applyDecode(e *events.Event) {
 			r.AuxCopied[RankID(p.LocalCopyEnded.To)] = true
 			r.LandedAt = e.Clock()
 		}
+	case *events.Event_NotificationReceived:
+		applyNotification(e, r, p.NotificationReceived)
 	case *events.Event_StatusReceived:
 		s := p.StatusReceived
 		if s.Counted && s.Status == events.TerminalStatus_TERMINAL_STATUS_SUCCESS {
@@ -230,6 +232,9 @@ func (m *Machine) applyDecode(e *events.Event) {
 	case *events.Event_RoomFailed:
 		if r.Outcome == OutcomeNone {
 			r.Outcome, r.Cause, r.Reason, r.FailedSeq = OutcomeFailed, p.RoomFailed.Cause, p.RoomFailed.Reason, e.Seq
+			if k := st.Known[r.Room]; k != nil {
+				k.FailedUse = true
+			}
 		}
 	case *events.Event_AbortArmed:
 		r.Gen, r.ArmedAt = p.AbortArmed.Generation, e.Clock()

@@ -17,7 +17,7 @@ func BenchmarkAbortAck(b *testing.B) {
 	m.Step(At(t0), Start{Boot: 7, Incarnation: 1, LogID: logID})
 	m.Step(At(t0), PeerDiscovered{
 		Node: "p", PDLog: true, Boot: 1, Incarnation: 1, LogID: logID, Fence: events.FenceKind_FENCE_KIND_READER_STOPPED, Form: events.AckForm_ACK_FORM_V3,
-		PageSize: 64, Ranks: []PeerRank{{"p/0", "10.0.0.1:5000", 0}},
+		PageSize: 64, Ranks: []PeerRank{{Rank: "p/0", Address: "10.0.0.1:5000"}},
 	})
 	pages := []uint32{1, 2, 3, 4}
 	rank := uint32(0)

@@ -93,6 +93,7 @@ type PeerRank struct {
 	Rank    RankID
 	Address string
 	WireID  uint32
+	Source  uint32 // its number in NIXL's notifications (wire.md 1.10)
 }
 
 // Heartbeat is the outcome of one probe of a prefill node.
@@ -330,6 +331,20 @@ type WireStatus struct {
 	Ext     *Ext
 }
 
+// WireNotification is what a prefill's transfer engine said in-band, beside its
+// data (wire.md 1.10), to local decode rank At. It is already parsed.
+type WireNotification struct {
+	At       RankID
+	Room     uint64
+	What     string // kv, stg, aux, aux_nokv, state
+	Source   uint32
+	Chunk    uint32
+	Last     bool
+	Part     uint32
+	Parts    uint32 // 1 or more
+	Expected uint32
+}
+
 // ---- prefill: engine
 
 // AwaitRoom: the engine has the request and waits for metadata.
@@ -386,41 +401,42 @@ type WriteDone struct {
 	Reason  string
 }
 
-func (Start) isCommand()           {}
-func (Tick) isCommand()            {}
-func (Stop) isCommand()            {}
-func (LogState) isCommand()        {}
-func (ReRegister) isCommand()      {}
-func (MemoryAdded) isCommand()     {}
-func (MemoryRemoved) isCommand()   {}
-func (Rejected) isCommand()        {}
-func (PeerDiscovered) isCommand()  {}
-func (Heartbeat) isCommand()       {}
-func (ConnectionEnded) isCommand() {}
-func (GateClosed) isCommand()      {}
-func (PastAnswer) isCommand()      {}
-func (PeerFenced) isCommand()      {}
-func (PastQuestion) isCommand()    {}
-func (OpenRoom) isCommand()        {}
-func (PublishRoom) isCommand()     {}
-func (PublishResult) isCommand()   {}
-func (FinishRoom) isCommand()      {}
-func (AbortRoom) isCommand()       {}
-func (ForceRelease) isCommand()    {}
-func (FenceRoom) isCommand()       {}
-func (PageReport) isCommand()      {}
-func (PagesChecked) isCommand()    {}
-func (Landed) isCommand()          {}
-func (LateWrite) isCommand()       {}
-func (AuxArrived) isCommand()      {}
-func (CopyDone) isCommand()        {}
-func (FenceResult) isCommand()     {}
-func (WireRegister) isCommand()    {}
-func (WireMetadata) isCommand()    {}
-func (WireAbort) isCommand()       {}
-func (WireAck) isCommand()         {}
-func (WireStatus) isCommand()      {}
-func (AwaitRoom) isCommand()       {}
-func (SendChunk) isCommand()       {}
-func (ClearRoom) isCommand()       {}
-func (WriteDone) isCommand()       {}
+func (Start) isCommand()            {}
+func (Tick) isCommand()             {}
+func (Stop) isCommand()             {}
+func (LogState) isCommand()         {}
+func (ReRegister) isCommand()       {}
+func (MemoryAdded) isCommand()      {}
+func (MemoryRemoved) isCommand()    {}
+func (Rejected) isCommand()         {}
+func (PeerDiscovered) isCommand()   {}
+func (Heartbeat) isCommand()        {}
+func (ConnectionEnded) isCommand()  {}
+func (GateClosed) isCommand()       {}
+func (PastAnswer) isCommand()       {}
+func (PeerFenced) isCommand()       {}
+func (PastQuestion) isCommand()     {}
+func (OpenRoom) isCommand()         {}
+func (PublishRoom) isCommand()      {}
+func (PublishResult) isCommand()    {}
+func (FinishRoom) isCommand()       {}
+func (AbortRoom) isCommand()        {}
+func (ForceRelease) isCommand()     {}
+func (FenceRoom) isCommand()        {}
+func (PageReport) isCommand()       {}
+func (PagesChecked) isCommand()     {}
+func (Landed) isCommand()           {}
+func (LateWrite) isCommand()        {}
+func (AuxArrived) isCommand()       {}
+func (CopyDone) isCommand()         {}
+func (FenceResult) isCommand()      {}
+func (WireRegister) isCommand()     {}
+func (WireMetadata) isCommand()     {}
+func (WireAbort) isCommand()        {}
+func (WireAck) isCommand()          {}
+func (WireStatus) isCommand()       {}
+func (WireNotification) isCommand() {}
+func (AwaitRoom) isCommand()        {}
+func (SendChunk) isCommand()        {}
+func (ClearRoom) isCommand()        {}
+func (WriteDone) isCommand()        {}

@@ -63,6 +63,7 @@ type SendStatus struct {
 	Address string
 	Success bool
 	Reason  string
+	Foreign bool // the endpoint is not pdlog
 	WithExt bool
 	Ext     Ext
 }

@@ -156,6 +156,8 @@ func (m *Machine) stepDecode(cmd Command) {
 		m.ack(c)
 	case WireStatus:
 		m.status(c)
+	case WireNotification:
+		m.notified(c)
 	default:
 		m.refuse("bad_request", "not a command of a decode node")
 	}

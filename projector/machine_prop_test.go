@@ -155,12 +155,18 @@ func drawDecode(t *rapid.T) Command {
 	for i := range rapid.Uint32Range(0, 4).Draw(t, "n") {
 		pages = append(pages, lo+i)
 	}
-	switch rapid.IntRange(0, 19).Draw(t, "cmd") {
+	switch rapid.IntRange(0, 21).Draw(t, "cmd") {
+	case 20, 21:
+		return WireNotification{
+			At: to, Room: room, What: rapid.SampledFrom([]string{"kv", "kv", "aux", "aux_nokv", "state", "stg"}).Draw(t, "what"),
+			Source: rapid.Uint32Range(0, 2).Draw(t, "source"), Chunk: rapid.Uint32Range(0, 2).Draw(t, "chunk"), Last: rapid.Bool().Draw(t, "last"),
+			Part: rapid.Uint32Range(0, 1).Draw(t, "part"), Parts: rapid.Uint32Range(1, 2).Draw(t, "parts"), Expected: rapid.Uint32Range(0, 2).Draw(t, "expected"),
+		}
 	case 0, 1:
 		return PeerDiscovered{
 			Node: "p", PDLog: rapid.Bool().Draw(t, "pdlog"), Boot: rapid.SampledFrom([]uint64{1, 2}).Draw(t, "pboot"), Incarnation: 1,
 			Fence: events.FenceKind(rapid.IntRange(1, 3).Draw(t, "fence")), Form: events.AckForm(rapid.IntRange(1, 3).Draw(t, "form")), PageSize: 64, //nolint:gosec // small
-			Ranks: []PeerRank{{"p/0", "10.0.0.1:5000", 0}, {"p/1", "10.0.0.1:5001", 1}},
+			Ranks: []PeerRank{{Rank: "p/0", Address: "10.0.0.1:5000"}, {Rank: "p/1", Address: "10.0.0.1:5001", WireID: 1, Source: 1}},
 		}
 	case 2, 3, 4, 5:
 		return OpenRoom{Room: room, Pages: pages, Aux: rapid.IntRange(-1, 3).Draw(t, "aux"), Reserve: rapid.IntRange(0, 4).Draw(t, "reserve") == 0, Pairs: []OpenPair{{Rank: rank, To: to}, {Rank: "p/1", To: "d/0", Dummy: rapid.Bool().Draw(t, "dummy")}}}

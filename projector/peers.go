@@ -44,7 +44,7 @@ func (m *Machine) discovered(c PeerDiscovered) {
 	for _, r := range c.Ranks {
 		if p := m.st.Peers[c.Node]; p.Ranks[r.Rank] != r {
 			m.emit(&events.Event{Payload: &events.Event_PeerRegistered{PeerRegistered: &events.PeerRegistered{
-				Peer: string(r.Rank), Address: r.Address, PeerBoot: c.Boot, PeerIncarnation: c.Incarnation, LogId: c.LogID, WireId: r.WireID,
+				Peer: string(r.Rank), Address: r.Address, PeerBoot: c.Boot, PeerIncarnation: c.Incarnation, LogId: c.LogID, WireId: r.WireID, Source: r.Source,
 			}}})
 		}
 	}
@@ -213,7 +213,8 @@ func (m *Machine) repeatStatus(at, to RankID, addr string) {
 			x := m.ext(d.RoomSeq, s)
 			x.Reason = r.Reason
 			m.doAfter(s, SendStatus{
-				Room: r.Room, Rank: at, WireID: m.wireID(at), To: to, Address: addr, Success: ok, Reason: r.Reason, WithExt: m.gates[addr], Ext: x,
+				Room: r.Room, Rank: at, WireID: m.wireID(at), To: to, Address: addr, Success: ok, Reason: r.Reason,
+				Foreign: m.foreign(addr), WithExt: m.gates[addr], Ext: x,
 			})
 		}
 	}

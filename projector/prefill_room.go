@@ -281,8 +281,15 @@ func (m *Machine) sendStatus(room uint64, key roomKey, rank, to RankID, addr str
 	x := m.ext(seq, s)
 	x.Reason, x.Drained = reason, drained
 	m.doAfter(s, SendStatus{
-		Room: room, Rank: rank, WireID: m.wireID(rank), To: to, Address: addr, Success: ok, Reason: reason, WithExt: m.gates[addr], Ext: x,
+		Room: room, Rank: rank, WireID: m.wireID(rank), To: to, Address: addr, Success: ok, Reason: reason,
+		Foreign: m.foreign(addr), WithExt: m.gates[addr], Ext: x,
 	})
+}
+
+// foreign: no pdlog node has registered with the endpoint.
+func (m *Machine) foreign(addr string) bool {
+	ep := m.st.Endpoints[addr]
+	return ep == nil || ep.Boot == 0
 }
 
 func (m *Machine) wireID(rank RankID) uint32 {

@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 2
+const snapshotVersion = 3
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -188,6 +188,7 @@ func (c *coder) room(r *Room) {
 	}
 	numbered(c, &r.Copies, func(_ uint64, p *RankID) { text(c, p) })
 	named(c, &r.AuxCopied, func(_ RankID, p *bool) { c.flag(p) })
+	named(c, &r.AuxNoted, func(_ RankID, p *bool) { c.flag(p) })
 }
 
 func (c *coder) pair(p *Pair) {
@@ -209,11 +210,20 @@ func (c *coder) pair(p *Pair) {
 	number(c, &p.Evidence)
 	number(c, &p.Proof)
 	number(c, &p.FenceProof)
+	maybe(c, &p.noted, func(n *noted) {
+		numbered(c, &n.chunks, whole(c, func(k *notedChunk) {
+			number(c, &k.of)
+			numbered(c, &k.parts, func(_ uint64, p *bool) { c.flag(p) })
+		}))
+		number(c, &n.count)
+		c.flag(&n.last)
+	})
 }
 
 func (c *coder) known(k *KnownRoom) {
 	number(c, &k.Uses)
 	c.u64(&k.At)
+	c.flag(&k.FailedUse)
 	v := &k.View
 	for _, p := range []*uint64{&v.Room, &v.RoomSeq, &v.Generation, &v.OpenedAt, &v.ArmedAt, &v.Until, &v.ReleasedSeq} {
 		c.u64(p)
@@ -248,6 +258,7 @@ func (c *coder) peer(p *Peer) {
 		text(c, &r.Rank)
 		text(c, &r.Address)
 		number(c, &r.WireID)
+		number(c, &r.Source)
 	})
 }
 

@@ -64,6 +64,9 @@ type KnownRoom struct {
 	View RoomView
 	Uses int
 	At   uint64
+	// FailedUse: one of them failed. What its writers say late and without
+	// naming the use cannot be told from what is said of a later one.
+	FailedUse bool
 }
 
 type knownRef struct {
@@ -123,6 +126,7 @@ type Room struct {
 	FailedSeq   uint64
 	Copies      map[uint64]RankID // open copies of our own into the room's memory
 	AuxCopied   map[RankID]bool   // decode ranks whose aux row came as a message
+	AuxNoted    map[RankID]bool   // decode ranks to whom a transfer engine told that the aux row has landed
 
 	timer uint64 // of the present life: when its entry in the heap is due
 }
@@ -150,6 +154,7 @@ type Pair struct {
 	AuxLanded bool
 	Succeeded bool   // reported success
 	SuccessAt uint64 // seq of that report
+	noted     *noted // what its transfer engine has told
 
 	Evidence   events.Basis
 	Proof      events.Proof

@@ -53,6 +53,8 @@ const (
 	EngineFinishProcedure = "/pdlog.engine.v1.Engine/Finish"
 	// EngineReportPageProcedure is the fully-qualified name of the Engine's ReportPage RPC.
 	EngineReportPageProcedure = "/pdlog.engine.v1.Engine/ReportPage"
+	// EngineNotifyProcedure is the fully-qualified name of the Engine's Notify RPC.
+	EngineNotifyProcedure = "/pdlog.engine.v1.Engine/Notify"
 	// EngineOpenSendProcedure is the fully-qualified name of the Engine's OpenSend RPC.
 	EngineOpenSendProcedure = "/pdlog.engine.v1.Engine/OpenSend"
 	// EngineSendChunkProcedure is the fully-qualified name of the Engine's SendChunk RPC.
@@ -111,6 +113,9 @@ type EngineClient interface {
 	Finish(context.Context, *connect.Request[RoomRequest]) (*connect.Response[Done], error)
 	// ReportPage: bytes of a page are not what they should be.
 	ReportPage(context.Context, *connect.Request[ReportPageRequest]) (*connect.Response[Done], error)
+	// Notify hands over what the engine's own transfer agent was told in-band
+	// (NIXL's notifications), in the order it came.
+	Notify(context.Context, *connect.Request[NotifyRequest]) (*connect.Response[NotifyResponse], error)
 	// ---- prefill
 	// OpenSend: the engine has the request and waits for the room's metadata.
 	OpenSend(context.Context, *connect.Request[OpenSendRequest]) (*connect.Response[Done], error)
@@ -195,6 +200,12 @@ func NewEngineClient(httpClient connect.HTTPClient, baseURL string, opts ...conn
 			httpClient,
 			baseURL+EngineReportPageProcedure,
 			connect.WithSchema(engineMethods.ByName("ReportPage")),
+			connect.WithClientOptions(opts...),
+		),
+		notify: connect.NewClient[NotifyRequest, NotifyResponse](
+			httpClient,
+			baseURL+EngineNotifyProcedure,
+			connect.WithSchema(engineMethods.ByName("Notify")),
 			connect.WithClientOptions(opts...),
 		),
 		openSend: connect.NewClient[OpenSendRequest, Done](
@@ -333,6 +344,7 @@ type engineClient struct {
 	publish        *connect.Client[RoomRequest, Done]
 	finish         *connect.Client[RoomRequest, Done]
 	reportPage     *connect.Client[ReportPageRequest, Done]
+	notify         *connect.Client[NotifyRequest, NotifyResponse]
 	openSend       *connect.Client[OpenSendRequest, Done]
 	sendChunk      *connect.Client[SendChunkRequest, Done]
 	sendChunks     *connect.Client[SendChunksRequest, SendChunksResponse]
@@ -379,6 +391,11 @@ func (c *engineClient) Finish(ctx context.Context, req *connect.Request[RoomRequ
 // ReportPage calls pdlog.engine.v1.Engine.ReportPage.
 func (c *engineClient) ReportPage(ctx context.Context, req *connect.Request[ReportPageRequest]) (*connect.Response[Done], error) {
 	return c.reportPage.CallUnary(ctx, req)
+}
+
+// Notify calls pdlog.engine.v1.Engine.Notify.
+func (c *engineClient) Notify(ctx context.Context, req *connect.Request[NotifyRequest]) (*connect.Response[NotifyResponse], error) {
+	return c.notify.CallUnary(ctx, req)
 }
 
 // OpenSend calls pdlog.engine.v1.Engine.OpenSend.
@@ -500,6 +517,9 @@ type EngineHandler interface {
 	Finish(context.Context, *connect.Request[RoomRequest]) (*connect.Response[Done], error)
 	// ReportPage: bytes of a page are not what they should be.
 	ReportPage(context.Context, *connect.Request[ReportPageRequest]) (*connect.Response[Done], error)
+	// Notify hands over what the engine's own transfer agent was told in-band
+	// (NIXL's notifications), in the order it came.
+	Notify(context.Context, *connect.Request[NotifyRequest]) (*connect.Response[NotifyResponse], error)
 	// ---- prefill
 	// OpenSend: the engine has the request and waits for the room's metadata.
 	OpenSend(context.Context, *connect.Request[OpenSendRequest]) (*connect.Response[Done], error)
@@ -580,6 +600,12 @@ func NewEngineHandler(svc EngineHandler, opts ...connect.HandlerOption) (string,
 		EngineReportPageProcedure,
 		svc.ReportPage,
 		connect.WithSchema(engineMethods.ByName("ReportPage")),
+		connect.WithHandlerOptions(opts...),
+	)
+	engineNotifyHandler := connect.NewUnaryHandler(
+		EngineNotifyProcedure,
+		svc.Notify,
+		connect.WithSchema(engineMethods.ByName("Notify")),
 		connect.WithHandlerOptions(opts...),
 	)
 	engineOpenSendHandler := connect.NewUnaryHandler(
@@ -720,6 +746,8 @@ func NewEngineHandler(svc EngineHandler, opts ...connect.HandlerOption) (string,
 			engineFinishHandler.ServeHTTP(w, r)
 		case EngineReportPageProcedure:
 			engineReportPageHandler.ServeHTTP(w, r)
+		case EngineNotifyProcedure:
+			engineNotifyHandler.ServeHTTP(w, r)
 		case EngineOpenSendProcedure:
 			engineOpenSendHandler.ServeHTTP(w, r)
 		case EngineSendChunkProcedure:
@@ -789,6 +817,10 @@ func (UnimplementedEngineHandler) Finish(context.Context, *connect.Request[RoomR
 
 func (UnimplementedEngineHandler) ReportPage(context.Context, *connect.Request[ReportPageRequest]) (*connect.Response[Done], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.ReportPage is not implemented"))
+}
+
+func (UnimplementedEngineHandler) Notify(context.Context, *connect.Request[NotifyRequest]) (*connect.Response[NotifyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("pdlog.engine.v1.Engine.Notify is not implemented"))
 }
 
 func (UnimplementedEngineHandler) OpenSend(context.Context, *connect.Request[OpenSendRequest]) (*connect.Response[Done], error) {

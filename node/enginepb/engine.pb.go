@@ -136,7 +136,7 @@ func (x RoomState_Poll) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RoomState_Poll.Descriptor instead.
 func (RoomState_Poll) EnumDescriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{23, 0}
+	return file_engine_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type Notice_Kind int32
@@ -212,7 +212,7 @@ func (x Notice_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Notice_Kind.Descriptor instead.
 func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{24, 0}
+	return file_engine_proto_rawDescGZIP(), []int{26, 0}
 }
 
 type WriteDoneRequest_Outcome int32
@@ -266,7 +266,7 @@ func (x WriteDoneRequest_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WriteDoneRequest_Outcome.Descriptor instead.
 func (WriteDoneRequest_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{26, 0}
+	return file_engine_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // Refusal says why a call was refused; it left nothing behind.
@@ -1461,6 +1461,102 @@ func (x *ReportPageRequest) GetDetail() string {
 	return ""
 }
 
+type NotifyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // local rank whose agent heard it
+	Notifications [][]byte               `protobuf:"bytes,2,rep,name=notifications,proto3" json:"notifications,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NotifyRequest) Reset() {
+	*x = NotifyRequest{}
+	mi := &file_engine_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NotifyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NotifyRequest) ProtoMessage() {}
+
+func (x *NotifyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NotifyRequest.ProtoReflect.Descriptor instead.
+func (*NotifyRequest) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *NotifyRequest) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *NotifyRequest) GetNotifications() [][]byte {
+	if x != nil {
+		return x.Notifications
+	}
+	return nil
+}
+
+type NotifyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Malformed     uint32                 `protobuf:"varint,1,opt,name=malformed,proto3" json:"malformed,omitempty"` // how many could not be read
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NotifyResponse) Reset() {
+	*x = NotifyResponse{}
+	mi := &file_engine_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NotifyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NotifyResponse) ProtoMessage() {}
+
+func (x *NotifyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NotifyResponse.ProtoReflect.Descriptor instead.
+func (*NotifyResponse) Descriptor() ([]byte, []int) {
+	return file_engine_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *NotifyResponse) GetMalformed() uint32 {
+	if x != nil {
+		return x.Malformed
+	}
+	return 0
+}
+
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sequence (Notice.seq) up to which this engine has dealt with notices:
@@ -1474,7 +1570,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_engine_proto_msgTypes[18]
+	mi := &file_engine_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1582,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[18]
+	mi := &file_engine_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1595,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{18}
+	return file_engine_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchRequest) GetAfterSeq() uint64 {
@@ -1518,7 +1614,7 @@ type AcknowledgeRequest struct {
 
 func (x *AcknowledgeRequest) Reset() {
 	*x = AcknowledgeRequest{}
-	mi := &file_engine_proto_msgTypes[19]
+	mi := &file_engine_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1626,7 @@ func (x *AcknowledgeRequest) String() string {
 func (*AcknowledgeRequest) ProtoMessage() {}
 
 func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[19]
+	mi := &file_engine_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1639,7 @@ func (x *AcknowledgeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{19}
+	return file_engine_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AcknowledgeRequest) GetSeq() uint64 {
@@ -1561,7 +1657,7 @@ type AcknowledgeResponse struct {
 
 func (x *AcknowledgeResponse) Reset() {
 	*x = AcknowledgeResponse{}
-	mi := &file_engine_proto_msgTypes[20]
+	mi := &file_engine_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1669,7 @@ func (x *AcknowledgeResponse) String() string {
 func (*AcknowledgeResponse) ProtoMessage() {}
 
 func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[20]
+	mi := &file_engine_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1682,7 @@ func (x *AcknowledgeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{20}
+	return file_engine_proto_rawDescGZIP(), []int{22}
 }
 
 type PollRequest struct {
@@ -1598,7 +1694,7 @@ type PollRequest struct {
 
 func (x *PollRequest) Reset() {
 	*x = PollRequest{}
-	mi := &file_engine_proto_msgTypes[21]
+	mi := &file_engine_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1706,7 @@ func (x *PollRequest) String() string {
 func (*PollRequest) ProtoMessage() {}
 
 func (x *PollRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[21]
+	mi := &file_engine_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1719,7 @@ func (x *PollRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollRequest.ProtoReflect.Descriptor instead.
 func (*PollRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{21}
+	return file_engine_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PollRequest) GetRooms() []uint64 {
@@ -1642,7 +1738,7 @@ type PollResponse struct {
 
 func (x *PollResponse) Reset() {
 	*x = PollResponse{}
-	mi := &file_engine_proto_msgTypes[22]
+	mi := &file_engine_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1750,7 @@ func (x *PollResponse) String() string {
 func (*PollResponse) ProtoMessage() {}
 
 func (x *PollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[22]
+	mi := &file_engine_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1763,7 @@ func (x *PollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollResponse.ProtoReflect.Descriptor instead.
 func (*PollResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{22}
+	return file_engine_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PollResponse) GetRooms() []*RoomState {
@@ -1693,7 +1789,7 @@ type RoomState struct {
 
 func (x *RoomState) Reset() {
 	*x = RoomState{}
-	mi := &file_engine_proto_msgTypes[23]
+	mi := &file_engine_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1801,7 @@ func (x *RoomState) String() string {
 func (*RoomState) ProtoMessage() {}
 
 func (x *RoomState) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[23]
+	mi := &file_engine_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1814,7 @@ func (x *RoomState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomState.ProtoReflect.Descriptor instead.
 func (*RoomState) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{23}
+	return file_engine_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RoomState) GetRoom() uint64 {
@@ -1799,7 +1895,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_engine_proto_msgTypes[24]
+	mi := &file_engine_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1907,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[24]
+	mi := &file_engine_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1920,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{24}
+	return file_engine_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Notice) GetKind() Notice_Kind {
@@ -1936,13 +2032,14 @@ type EngineWrite struct {
 	Last          bool                   `protobuf:"varint,9,opt,name=last,proto3" json:"last,omitempty"`
 	Aux           *uint32                `protobuf:"varint,10,opt,name=aux,proto3,oneof" json:"aux,omitempty"` // destination row, with the last chunk
 	SourceAux     uint32                 `protobuf:"varint,11,opt,name=source_aux,json=sourceAux,proto3" json:"source_aux,omitempty"`
+	Notifications []string               `protobuf:"bytes,12,rep,name=notifications,proto3" json:"notifications,omitempty"` // NIXL: to be sent with the data, in this order (wire.md 1.10)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EngineWrite) Reset() {
 	*x = EngineWrite{}
-	mi := &file_engine_proto_msgTypes[25]
+	mi := &file_engine_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2051,7 @@ func (x *EngineWrite) String() string {
 func (*EngineWrite) ProtoMessage() {}
 
 func (x *EngineWrite) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[25]
+	mi := &file_engine_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2064,7 @@ func (x *EngineWrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineWrite.ProtoReflect.Descriptor instead.
 func (*EngineWrite) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{25}
+	return file_engine_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EngineWrite) GetToken() uint64 {
@@ -2047,6 +2144,13 @@ func (x *EngineWrite) GetSourceAux() uint32 {
 	return 0
 }
 
+func (x *EngineWrite) GetNotifications() []string {
+	if x != nil {
+		return x.Notifications
+	}
+	return nil
+}
+
 type WriteDoneRequest struct {
 	state         protoimpl.MessageState   `protogen:"open.v1"`
 	Token         uint64                   `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -2058,7 +2162,7 @@ type WriteDoneRequest struct {
 
 func (x *WriteDoneRequest) Reset() {
 	*x = WriteDoneRequest{}
-	mi := &file_engine_proto_msgTypes[26]
+	mi := &file_engine_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2174,7 @@ func (x *WriteDoneRequest) String() string {
 func (*WriteDoneRequest) ProtoMessage() {}
 
 func (x *WriteDoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[26]
+	mi := &file_engine_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2187,7 @@ func (x *WriteDoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteDoneRequest.ProtoReflect.Descriptor instead.
 func (*WriteDoneRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{26}
+	return file_engine_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WriteDoneRequest) GetToken() uint64 {
@@ -2116,7 +2220,7 @@ type DestinationRequest struct {
 
 func (x *DestinationRequest) Reset() {
 	*x = DestinationRequest{}
-	mi := &file_engine_proto_msgTypes[27]
+	mi := &file_engine_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2232,7 @@ func (x *DestinationRequest) String() string {
 func (*DestinationRequest) ProtoMessage() {}
 
 func (x *DestinationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[27]
+	mi := &file_engine_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2245,7 @@ func (x *DestinationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestinationRequest.ProtoReflect.Descriptor instead.
 func (*DestinationRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{27}
+	return file_engine_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DestinationRequest) GetAddress() string {
@@ -2160,7 +2264,7 @@ type DestinationResponse struct {
 
 func (x *DestinationResponse) Reset() {
 	*x = DestinationResponse{}
-	mi := &file_engine_proto_msgTypes[28]
+	mi := &file_engine_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2172,7 +2276,7 @@ func (x *DestinationResponse) String() string {
 func (*DestinationResponse) ProtoMessage() {}
 
 func (x *DestinationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[28]
+	mi := &file_engine_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2185,7 +2289,7 @@ func (x *DestinationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestinationResponse.ProtoReflect.Descriptor instead.
 func (*DestinationResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{28}
+	return file_engine_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DestinationResponse) GetFrames() [][]byte {
@@ -2203,7 +2307,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_engine_proto_msgTypes[29]
+	mi := &file_engine_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2215,7 +2319,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[29]
+	mi := &file_engine_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2228,7 +2332,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{29}
+	return file_engine_proto_rawDescGZIP(), []int{31}
 }
 
 type StatusResponse struct {
@@ -2272,7 +2376,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_engine_proto_msgTypes[30]
+	mi := &file_engine_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2388,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[30]
+	mi := &file_engine_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2401,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{30}
+	return file_engine_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StatusResponse) GetNode() string {
@@ -2540,7 +2644,7 @@ type RoomsRequest struct {
 
 func (x *RoomsRequest) Reset() {
 	*x = RoomsRequest{}
-	mi := &file_engine_proto_msgTypes[31]
+	mi := &file_engine_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2552,7 +2656,7 @@ func (x *RoomsRequest) String() string {
 func (*RoomsRequest) ProtoMessage() {}
 
 func (x *RoomsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[31]
+	mi := &file_engine_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2565,7 +2669,7 @@ func (x *RoomsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomsRequest.ProtoReflect.Descriptor instead.
 func (*RoomsRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{31}
+	return file_engine_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RoomsRequest) GetLimit() uint32 {
@@ -2584,7 +2688,7 @@ type RoomViewRequest struct {
 
 func (x *RoomViewRequest) Reset() {
 	*x = RoomViewRequest{}
-	mi := &file_engine_proto_msgTypes[32]
+	mi := &file_engine_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +2700,7 @@ func (x *RoomViewRequest) String() string {
 func (*RoomViewRequest) ProtoMessage() {}
 
 func (x *RoomViewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[32]
+	mi := &file_engine_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2609,7 +2713,7 @@ func (x *RoomViewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomViewRequest.ProtoReflect.Descriptor instead.
 func (*RoomViewRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{32}
+	return file_engine_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RoomViewRequest) GetRoom() uint64 {
@@ -2628,7 +2732,7 @@ type RoomsResponse struct {
 
 func (x *RoomsResponse) Reset() {
 	*x = RoomsResponse{}
-	mi := &file_engine_proto_msgTypes[33]
+	mi := &file_engine_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2640,7 +2744,7 @@ func (x *RoomsResponse) String() string {
 func (*RoomsResponse) ProtoMessage() {}
 
 func (x *RoomsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[33]
+	mi := &file_engine_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2653,7 +2757,7 @@ func (x *RoomsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomsResponse.ProtoReflect.Descriptor instead.
 func (*RoomsResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{33}
+	return file_engine_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RoomsResponse) GetRooms() []*RoomView {
@@ -2690,7 +2794,7 @@ type RoomView struct {
 
 func (x *RoomView) Reset() {
 	*x = RoomView{}
-	mi := &file_engine_proto_msgTypes[34]
+	mi := &file_engine_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +2806,7 @@ func (x *RoomView) String() string {
 func (*RoomView) ProtoMessage() {}
 
 func (x *RoomView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[34]
+	mi := &file_engine_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +2819,7 @@ func (x *RoomView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomView.ProtoReflect.Descriptor instead.
 func (*RoomView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{34}
+	return file_engine_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RoomView) GetRoom() uint64 {
@@ -2864,7 +2968,7 @@ type PairView struct {
 
 func (x *PairView) Reset() {
 	*x = PairView{}
-	mi := &file_engine_proto_msgTypes[35]
+	mi := &file_engine_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +2980,7 @@ func (x *PairView) String() string {
 func (*PairView) ProtoMessage() {}
 
 func (x *PairView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[35]
+	mi := &file_engine_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +2993,7 @@ func (x *PairView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairView.ProtoReflect.Descriptor instead.
 func (*PairView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{35}
+	return file_engine_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PairView) GetRank() string {
@@ -2935,7 +3039,7 @@ type PeersRequest struct {
 
 func (x *PeersRequest) Reset() {
 	*x = PeersRequest{}
-	mi := &file_engine_proto_msgTypes[36]
+	mi := &file_engine_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3051,7 @@ func (x *PeersRequest) String() string {
 func (*PeersRequest) ProtoMessage() {}
 
 func (x *PeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[36]
+	mi := &file_engine_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3064,7 @@ func (x *PeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersRequest.ProtoReflect.Descriptor instead.
 func (*PeersRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{36}
+	return file_engine_proto_rawDescGZIP(), []int{38}
 }
 
 type PeersResponse struct {
@@ -2972,7 +3076,7 @@ type PeersResponse struct {
 
 func (x *PeersResponse) Reset() {
 	*x = PeersResponse{}
-	mi := &file_engine_proto_msgTypes[37]
+	mi := &file_engine_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2984,7 +3088,7 @@ func (x *PeersResponse) String() string {
 func (*PeersResponse) ProtoMessage() {}
 
 func (x *PeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[37]
+	mi := &file_engine_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2997,7 +3101,7 @@ func (x *PeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeersResponse.ProtoReflect.Descriptor instead.
 func (*PeersResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{37}
+	return file_engine_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PeersResponse) GetPeers() []*PeerView {
@@ -3026,7 +3130,7 @@ type PeerView struct {
 
 func (x *PeerView) Reset() {
 	*x = PeerView{}
-	mi := &file_engine_proto_msgTypes[38]
+	mi := &file_engine_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3142,7 @@ func (x *PeerView) String() string {
 func (*PeerView) ProtoMessage() {}
 
 func (x *PeerView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[38]
+	mi := &file_engine_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3155,7 @@ func (x *PeerView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerView.ProtoReflect.Descriptor instead.
 func (*PeerView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{38}
+	return file_engine_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PeerView) GetNode() string {
@@ -3142,7 +3246,7 @@ type PeerRankView struct {
 
 func (x *PeerRankView) Reset() {
 	*x = PeerRankView{}
-	mi := &file_engine_proto_msgTypes[39]
+	mi := &file_engine_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3258,7 @@ func (x *PeerRankView) String() string {
 func (*PeerRankView) ProtoMessage() {}
 
 func (x *PeerRankView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[39]
+	mi := &file_engine_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3271,7 @@ func (x *PeerRankView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRankView.ProtoReflect.Descriptor instead.
 func (*PeerRankView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{39}
+	return file_engine_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PeerRankView) GetRank() string {
@@ -3200,7 +3304,7 @@ type PagesRequest struct {
 
 func (x *PagesRequest) Reset() {
 	*x = PagesRequest{}
-	mi := &file_engine_proto_msgTypes[40]
+	mi := &file_engine_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3316,7 @@ func (x *PagesRequest) String() string {
 func (*PagesRequest) ProtoMessage() {}
 
 func (x *PagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[40]
+	mi := &file_engine_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +3329,7 @@ func (x *PagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PagesRequest.ProtoReflect.Descriptor instead.
 func (*PagesRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{40}
+	return file_engine_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PagesRequest) GetAll() bool {
@@ -3248,7 +3352,7 @@ type PagesResponse struct {
 
 func (x *PagesResponse) Reset() {
 	*x = PagesResponse{}
-	mi := &file_engine_proto_msgTypes[41]
+	mi := &file_engine_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3364,7 @@ func (x *PagesResponse) String() string {
 func (*PagesResponse) ProtoMessage() {}
 
 func (x *PagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[41]
+	mi := &file_engine_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3377,7 @@ func (x *PagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PagesResponse.ProtoReflect.Descriptor instead.
 func (*PagesResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{41}
+	return file_engine_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PagesResponse) GetPages() []*PageView {
@@ -3323,7 +3427,7 @@ type PageView struct {
 
 func (x *PageView) Reset() {
 	*x = PageView{}
-	mi := &file_engine_proto_msgTypes[42]
+	mi := &file_engine_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +3439,7 @@ func (x *PageView) String() string {
 func (*PageView) ProtoMessage() {}
 
 func (x *PageView) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[42]
+	mi := &file_engine_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +3452,7 @@ func (x *PageView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageView.ProtoReflect.Descriptor instead.
 func (*PageView) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{42}
+	return file_engine_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PageView) GetPage() uint32 {
@@ -3390,7 +3494,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_engine_proto_msgTypes[43]
+	mi := &file_engine_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3506,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[43]
+	mi := &file_engine_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3519,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{43}
+	return file_engine_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *EventsRequest) GetFromSeq() uint64 {
@@ -3453,7 +3557,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_engine_proto_msgTypes[44]
+	mi := &file_engine_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3569,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[44]
+	mi := &file_engine_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3582,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{44}
+	return file_engine_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *EventsResponse) GetNode() string {
@@ -3533,7 +3637,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_engine_proto_msgTypes[45]
+	mi := &file_engine_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3545,7 +3649,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[45]
+	mi := &file_engine_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3558,7 +3662,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{45}
+	return file_engine_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DrainRequest) GetGraceMs() uint64 {
@@ -3585,7 +3689,7 @@ type FenceRequest struct {
 
 func (x *FenceRequest) Reset() {
 	*x = FenceRequest{}
-	mi := &file_engine_proto_msgTypes[46]
+	mi := &file_engine_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3701,7 @@ func (x *FenceRequest) String() string {
 func (*FenceRequest) ProtoMessage() {}
 
 func (x *FenceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[46]
+	mi := &file_engine_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3714,7 @@ func (x *FenceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceRequest.ProtoReflect.Descriptor instead.
 func (*FenceRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{46}
+	return file_engine_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *FenceRequest) GetRoom() uint64 {
@@ -3636,7 +3740,7 @@ type FenceResponse struct {
 
 func (x *FenceResponse) Reset() {
 	*x = FenceResponse{}
-	mi := &file_engine_proto_msgTypes[47]
+	mi := &file_engine_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3648,7 +3752,7 @@ func (x *FenceResponse) String() string {
 func (*FenceResponse) ProtoMessage() {}
 
 func (x *FenceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[47]
+	mi := &file_engine_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3661,7 +3765,7 @@ func (x *FenceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceResponse.ProtoReflect.Descriptor instead.
 func (*FenceResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{47}
+	return file_engine_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FenceResponse) GetRooms() uint64 {
@@ -3680,7 +3784,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_engine_proto_msgTypes[48]
+	mi := &file_engine_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +3796,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[48]
+	mi := &file_engine_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +3809,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{48}
+	return file_engine_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *BackupRequest) GetPath() string {
@@ -3725,7 +3829,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_engine_proto_msgTypes[49]
+	mi := &file_engine_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3737,7 +3841,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_proto_msgTypes[49]
+	mi := &file_engine_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3750,7 +3854,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_engine_proto_rawDescGZIP(), []int{49}
+	return file_engine_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *BackupResponse) GetDurableSeq() uint64 {
@@ -3865,7 +3969,12 @@ const file_engine_proto_rawDesc = "" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x12\n" +
 	"\x04page\x18\x02 \x01(\rR\x04page\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"+\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"I\n" +
+	"\rNotifyRequest\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\rR\x04rank\x12$\n" +
+	"\rnotifications\x18\x02 \x03(\fR\rnotifications\".\n" +
+	"\x0eNotifyResponse\x12\x1c\n" +
+	"\tmalformed\x18\x01 \x01(\rR\tmalformed\"+\n" +
 	"\fWatchRequest\x12\x1b\n" +
 	"\tafter_seq\x18\x01 \x01(\x04R\bafterSeq\"&\n" +
 	"\x12AcknowledgeRequest\x12\x10\n" +
@@ -3922,7 +4031,7 @@ const file_engine_proto_rawDesc = "" +
 	"\x0fKIND_LOG_FAILED\x10\n" +
 	"\x12\x0e\n" +
 	"\n" +
-	"KIND_WRITE\x10\v\"\x9c\x02\n" +
+	"KIND_WRITE\x10\v\"\xc2\x02\n" +
 	"\vEngineWrite\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x04R\x05token\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x0e\n" +
@@ -3936,7 +4045,8 @@ const file_engine_proto_rawDesc = "" +
 	"\x03aux\x18\n" +
 	" \x01(\rH\x00R\x03aux\x88\x01\x01\x12\x1d\n" +
 	"\n" +
-	"source_aux\x18\v \x01(\rR\tsourceAuxB\x06\n" +
+	"source_aux\x18\v \x01(\rR\tsourceAux\x12$\n" +
+	"\rnotifications\x18\f \x03(\tR\rnotificationsB\x06\n" +
 	"\x04_aux\"\xeb\x01\n" +
 	"\x10WriteDoneRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x04R\x05token\x12C\n" +
@@ -4095,14 +4205,15 @@ const file_engine_proto_rawDesc = "" +
 	"MemoryKind\x12\x1b\n" +
 	"\x17MEMORY_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MEMORY_KIND_FILE\x10\x01\x12\x16\n" +
-	"\x12MEMORY_KIND_DMABUF\x10\x022\x8e\x0f\n" +
+	"\x12MEMORY_KIND_DMABUF\x10\x022\xd9\x0f\n" +
 	"\x06Engine\x12a\n" +
 	"\x0eRegisterMemory\x12&.pdlog.engine.v1.RegisterMemoryRequest\x1a'.pdlog.engine.v1.RegisterMemoryResponse\x12X\n" +
 	"\vOpenReceive\x12#.pdlog.engine.v1.OpenReceiveRequest\x1a$.pdlog.engine.v1.OpenReceiveResponse\x12>\n" +
 	"\aPublish\x12\x1c.pdlog.engine.v1.RoomRequest\x1a\x15.pdlog.engine.v1.Done\x12=\n" +
 	"\x06Finish\x12\x1c.pdlog.engine.v1.RoomRequest\x1a\x15.pdlog.engine.v1.Done\x12G\n" +
 	"\n" +
-	"ReportPage\x12\".pdlog.engine.v1.ReportPageRequest\x1a\x15.pdlog.engine.v1.Done\x12C\n" +
+	"ReportPage\x12\".pdlog.engine.v1.ReportPageRequest\x1a\x15.pdlog.engine.v1.Done\x12I\n" +
+	"\x06Notify\x12\x1e.pdlog.engine.v1.NotifyRequest\x1a\x1f.pdlog.engine.v1.NotifyResponse\x12C\n" +
 	"\bOpenSend\x12 .pdlog.engine.v1.OpenSendRequest\x1a\x15.pdlog.engine.v1.Done\x12E\n" +
 	"\tSendChunk\x12!.pdlog.engine.v1.SendChunkRequest\x1a\x15.pdlog.engine.v1.Done\x12Y\n" +
 	"\n" +
@@ -4139,7 +4250,7 @@ func file_engine_proto_rawDescGZIP() []byte {
 }
 
 var file_engine_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_engine_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_engine_proto_goTypes = []any{
 	(MemoryKind)(0),                // 0: pdlog.engine.v1.MemoryKind
 	(RoomState_Poll)(0),            // 1: pdlog.engine.v1.RoomState.Poll
@@ -4163,39 +4274,41 @@ var file_engine_proto_goTypes = []any{
 	(*SendChunkRequest)(nil),       // 19: pdlog.engine.v1.SendChunkRequest
 	(*AbortRequest)(nil),           // 20: pdlog.engine.v1.AbortRequest
 	(*ReportPageRequest)(nil),      // 21: pdlog.engine.v1.ReportPageRequest
-	(*WatchRequest)(nil),           // 22: pdlog.engine.v1.WatchRequest
-	(*AcknowledgeRequest)(nil),     // 23: pdlog.engine.v1.AcknowledgeRequest
-	(*AcknowledgeResponse)(nil),    // 24: pdlog.engine.v1.AcknowledgeResponse
-	(*PollRequest)(nil),            // 25: pdlog.engine.v1.PollRequest
-	(*PollResponse)(nil),           // 26: pdlog.engine.v1.PollResponse
-	(*RoomState)(nil),              // 27: pdlog.engine.v1.RoomState
-	(*Notice)(nil),                 // 28: pdlog.engine.v1.Notice
-	(*EngineWrite)(nil),            // 29: pdlog.engine.v1.EngineWrite
-	(*WriteDoneRequest)(nil),       // 30: pdlog.engine.v1.WriteDoneRequest
-	(*DestinationRequest)(nil),     // 31: pdlog.engine.v1.DestinationRequest
-	(*DestinationResponse)(nil),    // 32: pdlog.engine.v1.DestinationResponse
-	(*StatusRequest)(nil),          // 33: pdlog.engine.v1.StatusRequest
-	(*StatusResponse)(nil),         // 34: pdlog.engine.v1.StatusResponse
-	(*RoomsRequest)(nil),           // 35: pdlog.engine.v1.RoomsRequest
-	(*RoomViewRequest)(nil),        // 36: pdlog.engine.v1.RoomViewRequest
-	(*RoomsResponse)(nil),          // 37: pdlog.engine.v1.RoomsResponse
-	(*RoomView)(nil),               // 38: pdlog.engine.v1.RoomView
-	(*PairView)(nil),               // 39: pdlog.engine.v1.PairView
-	(*PeersRequest)(nil),           // 40: pdlog.engine.v1.PeersRequest
-	(*PeersResponse)(nil),          // 41: pdlog.engine.v1.PeersResponse
-	(*PeerView)(nil),               // 42: pdlog.engine.v1.PeerView
-	(*PeerRankView)(nil),           // 43: pdlog.engine.v1.PeerRankView
-	(*PagesRequest)(nil),           // 44: pdlog.engine.v1.PagesRequest
-	(*PagesResponse)(nil),          // 45: pdlog.engine.v1.PagesResponse
-	(*PageView)(nil),               // 46: pdlog.engine.v1.PageView
-	(*EventsRequest)(nil),          // 47: pdlog.engine.v1.EventsRequest
-	(*EventsResponse)(nil),         // 48: pdlog.engine.v1.EventsResponse
-	(*DrainRequest)(nil),           // 49: pdlog.engine.v1.DrainRequest
-	(*FenceRequest)(nil),           // 50: pdlog.engine.v1.FenceRequest
-	(*FenceResponse)(nil),          // 51: pdlog.engine.v1.FenceResponse
-	(*BackupRequest)(nil),          // 52: pdlog.engine.v1.BackupRequest
-	(*BackupResponse)(nil),         // 53: pdlog.engine.v1.BackupResponse
-	nil,                            // 54: pdlog.engine.v1.StatusResponse.CountersEntry
+	(*NotifyRequest)(nil),          // 22: pdlog.engine.v1.NotifyRequest
+	(*NotifyResponse)(nil),         // 23: pdlog.engine.v1.NotifyResponse
+	(*WatchRequest)(nil),           // 24: pdlog.engine.v1.WatchRequest
+	(*AcknowledgeRequest)(nil),     // 25: pdlog.engine.v1.AcknowledgeRequest
+	(*AcknowledgeResponse)(nil),    // 26: pdlog.engine.v1.AcknowledgeResponse
+	(*PollRequest)(nil),            // 27: pdlog.engine.v1.PollRequest
+	(*PollResponse)(nil),           // 28: pdlog.engine.v1.PollResponse
+	(*RoomState)(nil),              // 29: pdlog.engine.v1.RoomState
+	(*Notice)(nil),                 // 30: pdlog.engine.v1.Notice
+	(*EngineWrite)(nil),            // 31: pdlog.engine.v1.EngineWrite
+	(*WriteDoneRequest)(nil),       // 32: pdlog.engine.v1.WriteDoneRequest
+	(*DestinationRequest)(nil),     // 33: pdlog.engine.v1.DestinationRequest
+	(*DestinationResponse)(nil),    // 34: pdlog.engine.v1.DestinationResponse
+	(*StatusRequest)(nil),          // 35: pdlog.engine.v1.StatusRequest
+	(*StatusResponse)(nil),         // 36: pdlog.engine.v1.StatusResponse
+	(*RoomsRequest)(nil),           // 37: pdlog.engine.v1.RoomsRequest
+	(*RoomViewRequest)(nil),        // 38: pdlog.engine.v1.RoomViewRequest
+	(*RoomsResponse)(nil),          // 39: pdlog.engine.v1.RoomsResponse
+	(*RoomView)(nil),               // 40: pdlog.engine.v1.RoomView
+	(*PairView)(nil),               // 41: pdlog.engine.v1.PairView
+	(*PeersRequest)(nil),           // 42: pdlog.engine.v1.PeersRequest
+	(*PeersResponse)(nil),          // 43: pdlog.engine.v1.PeersResponse
+	(*PeerView)(nil),               // 44: pdlog.engine.v1.PeerView
+	(*PeerRankView)(nil),           // 45: pdlog.engine.v1.PeerRankView
+	(*PagesRequest)(nil),           // 46: pdlog.engine.v1.PagesRequest
+	(*PagesResponse)(nil),          // 47: pdlog.engine.v1.PagesResponse
+	(*PageView)(nil),               // 48: pdlog.engine.v1.PageView
+	(*EventsRequest)(nil),          // 49: pdlog.engine.v1.EventsRequest
+	(*EventsResponse)(nil),         // 50: pdlog.engine.v1.EventsResponse
+	(*DrainRequest)(nil),           // 51: pdlog.engine.v1.DrainRequest
+	(*FenceRequest)(nil),           // 52: pdlog.engine.v1.FenceRequest
+	(*FenceResponse)(nil),          // 53: pdlog.engine.v1.FenceResponse
+	(*BackupRequest)(nil),          // 54: pdlog.engine.v1.BackupRequest
+	(*BackupResponse)(nil),         // 55: pdlog.engine.v1.BackupResponse
+	nil,                            // 56: pdlog.engine.v1.StatusResponse.CountersEntry
 }
 var file_engine_proto_depIdxs = []int32{
 	0,  // 0: pdlog.engine.v1.RegisterMemoryRequest.kind:type_name -> pdlog.engine.v1.MemoryKind
@@ -4205,71 +4318,73 @@ var file_engine_proto_depIdxs = []int32{
 	18, // 4: pdlog.engine.v1.SendChunksResponse.refused:type_name -> pdlog.engine.v1.ChunkRefused
 	4,  // 5: pdlog.engine.v1.ChunkRefused.refusal:type_name -> pdlog.engine.v1.Refusal
 	13, // 6: pdlog.engine.v1.SendChunkRequest.after:type_name -> pdlog.engine.v1.Point
-	27, // 7: pdlog.engine.v1.PollResponse.rooms:type_name -> pdlog.engine.v1.RoomState
+	29, // 7: pdlog.engine.v1.PollResponse.rooms:type_name -> pdlog.engine.v1.RoomState
 	1,  // 8: pdlog.engine.v1.RoomState.poll:type_name -> pdlog.engine.v1.RoomState.Poll
 	2,  // 9: pdlog.engine.v1.Notice.kind:type_name -> pdlog.engine.v1.Notice.Kind
-	29, // 10: pdlog.engine.v1.Notice.write:type_name -> pdlog.engine.v1.EngineWrite
+	31, // 10: pdlog.engine.v1.Notice.write:type_name -> pdlog.engine.v1.EngineWrite
 	3,  // 11: pdlog.engine.v1.WriteDoneRequest.outcome:type_name -> pdlog.engine.v1.WriteDoneRequest.Outcome
-	54, // 12: pdlog.engine.v1.StatusResponse.counters:type_name -> pdlog.engine.v1.StatusResponse.CountersEntry
-	38, // 13: pdlog.engine.v1.RoomsResponse.rooms:type_name -> pdlog.engine.v1.RoomView
-	39, // 14: pdlog.engine.v1.RoomView.pairs:type_name -> pdlog.engine.v1.PairView
-	42, // 15: pdlog.engine.v1.PeersResponse.peers:type_name -> pdlog.engine.v1.PeerView
-	43, // 16: pdlog.engine.v1.PeerView.ranks:type_name -> pdlog.engine.v1.PeerRankView
-	46, // 17: pdlog.engine.v1.PagesResponse.pages:type_name -> pdlog.engine.v1.PageView
+	56, // 12: pdlog.engine.v1.StatusResponse.counters:type_name -> pdlog.engine.v1.StatusResponse.CountersEntry
+	40, // 13: pdlog.engine.v1.RoomsResponse.rooms:type_name -> pdlog.engine.v1.RoomView
+	41, // 14: pdlog.engine.v1.RoomView.pairs:type_name -> pdlog.engine.v1.PairView
+	44, // 15: pdlog.engine.v1.PeersResponse.peers:type_name -> pdlog.engine.v1.PeerView
+	45, // 16: pdlog.engine.v1.PeerView.ranks:type_name -> pdlog.engine.v1.PeerRankView
+	48, // 17: pdlog.engine.v1.PagesResponse.pages:type_name -> pdlog.engine.v1.PageView
 	7,  // 18: pdlog.engine.v1.Engine.RegisterMemory:input_type -> pdlog.engine.v1.RegisterMemoryRequest
 	9,  // 19: pdlog.engine.v1.Engine.OpenReceive:input_type -> pdlog.engine.v1.OpenReceiveRequest
 	6,  // 20: pdlog.engine.v1.Engine.Publish:input_type -> pdlog.engine.v1.RoomRequest
 	6,  // 21: pdlog.engine.v1.Engine.Finish:input_type -> pdlog.engine.v1.RoomRequest
 	21, // 22: pdlog.engine.v1.Engine.ReportPage:input_type -> pdlog.engine.v1.ReportPageRequest
-	12, // 23: pdlog.engine.v1.Engine.OpenSend:input_type -> pdlog.engine.v1.OpenSendRequest
-	19, // 24: pdlog.engine.v1.Engine.SendChunk:input_type -> pdlog.engine.v1.SendChunkRequest
-	16, // 25: pdlog.engine.v1.Engine.SendChunks:input_type -> pdlog.engine.v1.SendChunksRequest
-	14, // 26: pdlog.engine.v1.Engine.Signal:input_type -> pdlog.engine.v1.SignalRequest
-	6,  // 27: pdlog.engine.v1.Engine.Clear:input_type -> pdlog.engine.v1.RoomRequest
-	30, // 28: pdlog.engine.v1.Engine.WriteDone:input_type -> pdlog.engine.v1.WriteDoneRequest
-	31, // 29: pdlog.engine.v1.Engine.Destination:input_type -> pdlog.engine.v1.DestinationRequest
-	20, // 30: pdlog.engine.v1.Engine.Abort:input_type -> pdlog.engine.v1.AbortRequest
-	22, // 31: pdlog.engine.v1.Engine.Watch:input_type -> pdlog.engine.v1.WatchRequest
-	25, // 32: pdlog.engine.v1.Engine.Poll:input_type -> pdlog.engine.v1.PollRequest
-	23, // 33: pdlog.engine.v1.Engine.Acknowledge:input_type -> pdlog.engine.v1.AcknowledgeRequest
-	33, // 34: pdlog.engine.v1.Engine.Status:input_type -> pdlog.engine.v1.StatusRequest
-	35, // 35: pdlog.engine.v1.Engine.Rooms:input_type -> pdlog.engine.v1.RoomsRequest
-	36, // 36: pdlog.engine.v1.Engine.Room:input_type -> pdlog.engine.v1.RoomViewRequest
-	40, // 37: pdlog.engine.v1.Engine.Peers:input_type -> pdlog.engine.v1.PeersRequest
-	44, // 38: pdlog.engine.v1.Engine.Pages:input_type -> pdlog.engine.v1.PagesRequest
-	47, // 39: pdlog.engine.v1.Engine.Events:input_type -> pdlog.engine.v1.EventsRequest
-	49, // 40: pdlog.engine.v1.Engine.Drain:input_type -> pdlog.engine.v1.DrainRequest
-	6,  // 41: pdlog.engine.v1.Engine.ForceRelease:input_type -> pdlog.engine.v1.RoomRequest
-	50, // 42: pdlog.engine.v1.Engine.Fence:input_type -> pdlog.engine.v1.FenceRequest
-	52, // 43: pdlog.engine.v1.Engine.Backup:input_type -> pdlog.engine.v1.BackupRequest
-	8,  // 44: pdlog.engine.v1.Engine.RegisterMemory:output_type -> pdlog.engine.v1.RegisterMemoryResponse
-	11, // 45: pdlog.engine.v1.Engine.OpenReceive:output_type -> pdlog.engine.v1.OpenReceiveResponse
-	5,  // 46: pdlog.engine.v1.Engine.Publish:output_type -> pdlog.engine.v1.Done
-	5,  // 47: pdlog.engine.v1.Engine.Finish:output_type -> pdlog.engine.v1.Done
-	5,  // 48: pdlog.engine.v1.Engine.ReportPage:output_type -> pdlog.engine.v1.Done
-	5,  // 49: pdlog.engine.v1.Engine.OpenSend:output_type -> pdlog.engine.v1.Done
-	5,  // 50: pdlog.engine.v1.Engine.SendChunk:output_type -> pdlog.engine.v1.Done
-	17, // 51: pdlog.engine.v1.Engine.SendChunks:output_type -> pdlog.engine.v1.SendChunksResponse
-	15, // 52: pdlog.engine.v1.Engine.Signal:output_type -> pdlog.engine.v1.SignalResponse
-	5,  // 53: pdlog.engine.v1.Engine.Clear:output_type -> pdlog.engine.v1.Done
-	5,  // 54: pdlog.engine.v1.Engine.WriteDone:output_type -> pdlog.engine.v1.Done
-	32, // 55: pdlog.engine.v1.Engine.Destination:output_type -> pdlog.engine.v1.DestinationResponse
-	5,  // 56: pdlog.engine.v1.Engine.Abort:output_type -> pdlog.engine.v1.Done
-	28, // 57: pdlog.engine.v1.Engine.Watch:output_type -> pdlog.engine.v1.Notice
-	26, // 58: pdlog.engine.v1.Engine.Poll:output_type -> pdlog.engine.v1.PollResponse
-	24, // 59: pdlog.engine.v1.Engine.Acknowledge:output_type -> pdlog.engine.v1.AcknowledgeResponse
-	34, // 60: pdlog.engine.v1.Engine.Status:output_type -> pdlog.engine.v1.StatusResponse
-	37, // 61: pdlog.engine.v1.Engine.Rooms:output_type -> pdlog.engine.v1.RoomsResponse
-	37, // 62: pdlog.engine.v1.Engine.Room:output_type -> pdlog.engine.v1.RoomsResponse
-	41, // 63: pdlog.engine.v1.Engine.Peers:output_type -> pdlog.engine.v1.PeersResponse
-	45, // 64: pdlog.engine.v1.Engine.Pages:output_type -> pdlog.engine.v1.PagesResponse
-	48, // 65: pdlog.engine.v1.Engine.Events:output_type -> pdlog.engine.v1.EventsResponse
-	5,  // 66: pdlog.engine.v1.Engine.Drain:output_type -> pdlog.engine.v1.Done
-	5,  // 67: pdlog.engine.v1.Engine.ForceRelease:output_type -> pdlog.engine.v1.Done
-	51, // 68: pdlog.engine.v1.Engine.Fence:output_type -> pdlog.engine.v1.FenceResponse
-	53, // 69: pdlog.engine.v1.Engine.Backup:output_type -> pdlog.engine.v1.BackupResponse
-	44, // [44:70] is the sub-list for method output_type
-	18, // [18:44] is the sub-list for method input_type
+	22, // 23: pdlog.engine.v1.Engine.Notify:input_type -> pdlog.engine.v1.NotifyRequest
+	12, // 24: pdlog.engine.v1.Engine.OpenSend:input_type -> pdlog.engine.v1.OpenSendRequest
+	19, // 25: pdlog.engine.v1.Engine.SendChunk:input_type -> pdlog.engine.v1.SendChunkRequest
+	16, // 26: pdlog.engine.v1.Engine.SendChunks:input_type -> pdlog.engine.v1.SendChunksRequest
+	14, // 27: pdlog.engine.v1.Engine.Signal:input_type -> pdlog.engine.v1.SignalRequest
+	6,  // 28: pdlog.engine.v1.Engine.Clear:input_type -> pdlog.engine.v1.RoomRequest
+	32, // 29: pdlog.engine.v1.Engine.WriteDone:input_type -> pdlog.engine.v1.WriteDoneRequest
+	33, // 30: pdlog.engine.v1.Engine.Destination:input_type -> pdlog.engine.v1.DestinationRequest
+	20, // 31: pdlog.engine.v1.Engine.Abort:input_type -> pdlog.engine.v1.AbortRequest
+	24, // 32: pdlog.engine.v1.Engine.Watch:input_type -> pdlog.engine.v1.WatchRequest
+	27, // 33: pdlog.engine.v1.Engine.Poll:input_type -> pdlog.engine.v1.PollRequest
+	25, // 34: pdlog.engine.v1.Engine.Acknowledge:input_type -> pdlog.engine.v1.AcknowledgeRequest
+	35, // 35: pdlog.engine.v1.Engine.Status:input_type -> pdlog.engine.v1.StatusRequest
+	37, // 36: pdlog.engine.v1.Engine.Rooms:input_type -> pdlog.engine.v1.RoomsRequest
+	38, // 37: pdlog.engine.v1.Engine.Room:input_type -> pdlog.engine.v1.RoomViewRequest
+	42, // 38: pdlog.engine.v1.Engine.Peers:input_type -> pdlog.engine.v1.PeersRequest
+	46, // 39: pdlog.engine.v1.Engine.Pages:input_type -> pdlog.engine.v1.PagesRequest
+	49, // 40: pdlog.engine.v1.Engine.Events:input_type -> pdlog.engine.v1.EventsRequest
+	51, // 41: pdlog.engine.v1.Engine.Drain:input_type -> pdlog.engine.v1.DrainRequest
+	6,  // 42: pdlog.engine.v1.Engine.ForceRelease:input_type -> pdlog.engine.v1.RoomRequest
+	52, // 43: pdlog.engine.v1.Engine.Fence:input_type -> pdlog.engine.v1.FenceRequest
+	54, // 44: pdlog.engine.v1.Engine.Backup:input_type -> pdlog.engine.v1.BackupRequest
+	8,  // 45: pdlog.engine.v1.Engine.RegisterMemory:output_type -> pdlog.engine.v1.RegisterMemoryResponse
+	11, // 46: pdlog.engine.v1.Engine.OpenReceive:output_type -> pdlog.engine.v1.OpenReceiveResponse
+	5,  // 47: pdlog.engine.v1.Engine.Publish:output_type -> pdlog.engine.v1.Done
+	5,  // 48: pdlog.engine.v1.Engine.Finish:output_type -> pdlog.engine.v1.Done
+	5,  // 49: pdlog.engine.v1.Engine.ReportPage:output_type -> pdlog.engine.v1.Done
+	23, // 50: pdlog.engine.v1.Engine.Notify:output_type -> pdlog.engine.v1.NotifyResponse
+	5,  // 51: pdlog.engine.v1.Engine.OpenSend:output_type -> pdlog.engine.v1.Done
+	5,  // 52: pdlog.engine.v1.Engine.SendChunk:output_type -> pdlog.engine.v1.Done
+	17, // 53: pdlog.engine.v1.Engine.SendChunks:output_type -> pdlog.engine.v1.SendChunksResponse
+	15, // 54: pdlog.engine.v1.Engine.Signal:output_type -> pdlog.engine.v1.SignalResponse
+	5,  // 55: pdlog.engine.v1.Engine.Clear:output_type -> pdlog.engine.v1.Done
+	5,  // 56: pdlog.engine.v1.Engine.WriteDone:output_type -> pdlog.engine.v1.Done
+	34, // 57: pdlog.engine.v1.Engine.Destination:output_type -> pdlog.engine.v1.DestinationResponse
+	5,  // 58: pdlog.engine.v1.Engine.Abort:output_type -> pdlog.engine.v1.Done
+	30, // 59: pdlog.engine.v1.Engine.Watch:output_type -> pdlog.engine.v1.Notice
+	28, // 60: pdlog.engine.v1.Engine.Poll:output_type -> pdlog.engine.v1.PollResponse
+	26, // 61: pdlog.engine.v1.Engine.Acknowledge:output_type -> pdlog.engine.v1.AcknowledgeResponse
+	36, // 62: pdlog.engine.v1.Engine.Status:output_type -> pdlog.engine.v1.StatusResponse
+	39, // 63: pdlog.engine.v1.Engine.Rooms:output_type -> pdlog.engine.v1.RoomsResponse
+	39, // 64: pdlog.engine.v1.Engine.Room:output_type -> pdlog.engine.v1.RoomsResponse
+	43, // 65: pdlog.engine.v1.Engine.Peers:output_type -> pdlog.engine.v1.PeersResponse
+	47, // 66: pdlog.engine.v1.Engine.Pages:output_type -> pdlog.engine.v1.PagesResponse
+	50, // 67: pdlog.engine.v1.Engine.Events:output_type -> pdlog.engine.v1.EventsResponse
+	5,  // 68: pdlog.engine.v1.Engine.Drain:output_type -> pdlog.engine.v1.Done
+	5,  // 69: pdlog.engine.v1.Engine.ForceRelease:output_type -> pdlog.engine.v1.Done
+	53, // 70: pdlog.engine.v1.Engine.Fence:output_type -> pdlog.engine.v1.FenceResponse
+	55, // 71: pdlog.engine.v1.Engine.Backup:output_type -> pdlog.engine.v1.BackupResponse
+	45, // [45:72] is the sub-list for method output_type
+	18, // [18:45] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
 	18, // [18:18] is the sub-list for extension extendee
 	0,  // [0:18] is the sub-list for field type_name
@@ -4281,14 +4396,14 @@ func file_engine_proto_init() {
 		return
 	}
 	file_engine_proto_msgTypes[5].OneofWrappers = []any{}
-	file_engine_proto_msgTypes[25].OneofWrappers = []any{}
+	file_engine_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_engine_proto_rawDesc), len(file_engine_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   51,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,7 @@ type oldRoom struct {
 	last    bool
 	told    bool
 	targets []rankAt
+	sent    int32 // chunks handed to the engine: NIXL numbers them by itself
 }
 
 type oldSend struct {
@@ -152,6 +153,8 @@ func (r *oldRank) flush(n uint64, room *oldRoom) {
 	room.queue = nil
 	for _, s := range queue {
 		room.last = room.last || s.last
+		number := room.sent
+		room.sent++
 		for _, d := range room.dests {
 			at, ok := r.p.w.addr[d.Peer.Key()]
 			to := r.p.w.rankName(at)
@@ -166,17 +169,47 @@ func (r *oldRank) flush(n uint64, room *oldRoom) {
 					if ended || r.p.down || r.p.life != life {
 						return
 					}
-					ended = true // it takes any return of the transfer call for the end (F1)
-					r.count[n]--
+					ended = true
 					if o != projector.WriteCompleted {
 						r.conclude(n, room, false)
+						if r.p.w.dialect.Habits().ErrAck == backends.ErrAckNever {
+							return // it keeps the count and never acknowledges (F3)
+						}
+					} else {
+						r.notify(n, at, number, s.last, len(s.pages) > 0)
 					}
+					r.count[n]-- // it takes any return of the transfer call for the end (F1)
 					if r.count[n] == 0 && room.last && len(room.queue) == 0 {
 						r.conclude(n, room, true)
 					}
 					r.drain(n, room)
 				},
 			})
+		}
+	}
+}
+
+// notify is what the engine tells beside the data, where the backend has it so
+// (wire.md 1.10): the chunk, and with the last one the aux row.
+func (r *oldRank) notify(room uint64, to rankAt, chunk int32, last, pages bool) {
+	d, ok := r.p.w.dialect.(backends.Notifier)
+	if !ok {
+		return
+	}
+	source := int32(r.p.w.wireID(r.p.d.name, r.index)) //nolint:gosec // small; one stage, no CP: as the wire id
+	var told []backends.Notification
+	switch {
+	case pages && last:
+		told = []backends.Notification{{Room: room, What: backends.NotifyKV, Chunk: chunk, Last: true, Source: source, Parts: 1}, {Room: room, What: backends.NotifyAux}}
+	case pages:
+		told = []backends.Notification{{Room: room, What: backends.NotifyKV, Chunk: chunk, Source: source, Parts: 1}}
+	case last:
+		told = []backends.Notification{{Room: room, What: backends.NotifyAuxNoKV, Source: source, Expected: chunk}}
+	}
+	n, ok := r.p.w.nodes[to.node].(*pdNode)
+	for _, x := range told {
+		if text, err := d.FormatNotification(x); err == nil && ok {
+			n.step(backends.NotificationToCommand(r.p.w.dialect, r.p.w.rankName(to), []byte(text)))
 		}
 	}
 }
@@ -199,6 +232,9 @@ func (r *oldRank) conclude(n uint64, room *oldRoom, ok bool) {
 		room.told = true
 	} else {
 		room.failed = true
+	}
+	if !r.p.w.dialect.Habits().SuccessByStatus {
+		return // these versions of its backend tell no end by status (wire.md 1.6)
 	}
 	st := &backends.Status{Room: n, Status: backends.PollFailed, PrefillRank: int32(r.p.w.wireID(r.p.d.name, r.index))} //nolint:gosec // small
 	if ok {

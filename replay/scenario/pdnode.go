@@ -347,6 +347,9 @@ func (n *pdNode) do(a projector.Action) {
 	case projector.SendAck:
 		n.must(n.send("abort_ack", a.Rank, a.Address, backends.FromAck(a), nil))
 	case projector.SendStatus:
+		if !backends.SendsStatus(n.w.dialect, a) {
+			return
+		}
 		n.must(n.send("status", a.Rank, a.Address, backends.FromStatus(a), nil))
 	case projector.PostWrite:
 		n.w.mem.post(n, a)

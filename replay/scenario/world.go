@@ -195,7 +195,7 @@ func (w *world) discover(decode, prefill string) {
 		}
 	}
 	for r := range def.ranks {
-		c.Ranks = append(c.Ranks, projector.PeerRank{Rank: projector.MakeRank(prefill, r), Address: address(def, r), WireID: w.wireID(prefill, r)})
+		c.Ranks = append(c.Ranks, projector.PeerRank{Rank: projector.MakeRank(prefill, r), Address: address(def, r), WireID: w.wireID(prefill, r), Source: w.wireID(prefill, r)})
 	}
 	n.step(c)
 }
