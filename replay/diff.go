@@ -20,8 +20,11 @@ type Difference struct {
 	Node string `json:"node"`
 	Seq  uint64 `json:"seq"`
 	// Kind: missing_left, missing_right (one side lacks the event; at the end of
-	// a mirror that is its lag) or differs.
+	// a mirror that is its lag), differs, or damaged_left, damaged_right: the
+	// events that can be read there are equal so far, but the copy is not as it
+	// was written (a mirror that holds messages twice, out of order, or broken).
 	Kind   string          `json:"kind"`
+	Detail string          `json:"detail,omitempty"` // of damaged_*
 	Fields []string        `json:"fields"` // keys of the JSON form that differ
 	Left   json.RawMessage `json:"left"`   // null if it lacks the event
 	Right  json.RawMessage `json:"right"`
@@ -70,6 +73,8 @@ func Diff(ctx context.Context, left, right []*Log, node string) (*DiffResult, er
 		if err != nil {
 			return nil, err
 		}
+		d = firstOf(d, l[name], "damaged_left")
+		d = firstOf(d, r[name], "damaged_right")
 		res.Compared += n
 		if d != nil {
 			res.Differences = append(res.Differences, d)
@@ -132,6 +137,16 @@ func diffLogs(ctx context.Context, left, right *Log) (*Difference, uint64, error
 	}
 }
 
+// firstOf is d, or what the log's reader found wrong before it.
+func firstOf(d *Difference, l *Log, kind string) *Difference {
+	for _, p := range l.problems {
+		if d == nil || p.seq < d.Seq {
+			d = &Difference{Node: l.Node, Seq: p.seq, Kind: kind, Detail: p.detail, Fields: []string{}}
+		}
+	}
+	return d
+}
+
 func pullFrom(next func() (*events.Event, error, bool), from uint64) (*events.Event, error) {
 	for {
 		e, err, ok := next()
@@ -187,6 +202,8 @@ func (r *DiffResult) Write(w io.Writer) error {
 			"missing_left":  "only the second source has it",
 			"missing_right": "only the first source has it",
 			"differs":       "the sources differ in",
+			"damaged_left":  "the first source is damaged: " + d.Detail,
+			"damaged_right": "the second source is damaged: " + d.Detail,
 		}[d.Kind])
 		for _, f := range d.Fields {
 			fmt.Fprintf(w, " %s", f)

@@ -124,6 +124,7 @@ func Verify(ctx context.Context, logs []*Log) (*Verdict, error) {
 		}
 	}
 	v.tails(logs, reports)
+	v.strangers(logs)
 	for _, f := range v.Violations { // a chain that the events themselves break
 		if f.Invariant != "I9" {
 			continue
@@ -155,6 +156,31 @@ func (v *Verdict) tails(logs []*Log, reports map[*Log]*LogReport) {
 				v.Violations = append(v.Violations, Finding{Invariant: "I10", Node: ln.node, Seq: r.LastSeq + 1, Detail: fmt.Sprintf(
 					"%s ends at %d, its mirror at %d: events were lost from the log", r.Source, r.LastSeq, end)})
 			}
+		}
+	}
+}
+
+// strangers finds logs that are held against a mirror that has only other logs of
+// their node.
+func (v *Verdict) strangers(logs []*Log) {
+	for _, l := range logs {
+		if l.Kind == FromMirror || l.ID == "" {
+			continue
+		}
+		other := ""
+		for _, m := range logs {
+			if m.Kind != FromMirror || m.Node != l.Node {
+				continue
+			}
+			if m.ID == l.ID {
+				other = ""
+				break
+			}
+			other = m.ID
+		}
+		if other != "" {
+			v.Violations = append(v.Violations, Finding{Invariant: "I10", Node: l.Node, Seq: l.First, Detail: fmt.Sprintf(
+				"%s is log %s, which the mirror does not hold: it has log %s of this node", l.Source, l.ID, other)})
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (c *Cluster) conclude(ctx context.Context, report EngineReport, took time.D
 	s := summarize(report, t, lost, took)
 	for _, n := range roles {
 		s.Nodes = append(s.Nodes, NodeSummary{
-			Node: n.node, Role: n.role, Events: t.events[n.node], Log: c.LogDir(n.node), MirrorLag: status[n.node].GetMirrorLag(),
+			Node: n.node, Role: n.role, Events: t.events[n.node], Log: c.LogDir(n.node), MirrorLag: status[n.node].GetMirrorLag(), MirrorError: status[n.node].GetMirrorError(),
 		})
 	}
 	s.NATSURL, s.DataDir, s.keep = c.natsURL, c.dir, c.opts.Keep

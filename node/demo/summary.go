@@ -73,6 +73,8 @@ type NodeSummary struct {
 	Events    uint64 `json:"events"`
 	Log       string `json:"log"`        // its log folder
 	MirrorLag uint64 `json:"mirror_lag"` // events
+	// MirrorError is what kept the mirror from taking them; empty if nothing did.
+	MirrorError string `json:"mirror_error"`
 }
 
 // OK says whether the demo held what it should hold (cli.md: exit 0 or 1).
@@ -198,6 +200,15 @@ func (s *Summary) WriteText(w io.Writer) error {
 	row("abort to release", "p50 %.0f ms, p99 %.0f ms, max %.0f ms", s.AbortToRelease.P50, s.AbortToRelease.P99, s.AbortToRelease.Max)
 	for _, n := range s.Nodes {
 		row("node "+n.Node, "%s, %d events in %s, mirror lag %d", n.Role, n.Events, n.Log, n.MirrorLag)
+	}
+	for _, n := range s.Nodes {
+		if n.MirrorLag > 0 {
+			why := n.MirrorError
+			if why == "" {
+				why = "it had no time to catch up"
+			}
+			fmt.Fprintf(&b, "\nTHE MIRROR IS BEHIND: it lacks the last %d events of %s (%s).\nThe log has them, and no decision waited for the mirror; the next start of the node publishes them.\n", n.MirrorLag, n.Node, why)
+		}
 	}
 	b.WriteString("\nLook closer:\n")
 	tool := replayTool(os.Args[0])

@@ -117,6 +117,24 @@ func TestWhatMakesADemoEndBadly(t *testing.T) {
 	}
 }
 
+// A mirror that is behind is no bad end: no decision waits for it, and the log
+// has everything (cli.md, cases.md C-78). It is said so that nobody overlooks it.
+func TestAMirrorThatIsBehindIsSaidLoudly(t *testing.T) {
+	t.Parallel()
+	s := summarize(EngineReport{Total: 1, Succeeded: 1}, newTally(), 0, 0)
+	s.Nodes = []NodeSummary{{Node: "p0"}, {Node: "d0", MirrorLag: 17, MirrorError: "no space left on device"}}
+	var b strings.Builder
+	if err := s.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	if !s.OK() || !strings.Contains(b.String(), "THE MIRROR IS BEHIND: it lacks the last 17 events of d0 (no space left on device)") {
+		t.Errorf("said: %v %s", s.OK(), b.String())
+	}
+	if strings.Contains(b.String(), "events of p0 (") {
+		t.Errorf("said of the node whose mirror is whole: %s", b.String())
+	}
+}
+
 func TestQuantilesAreMeasuredValues(t *testing.T) {
 	t.Parallel()
 	ms := make([]uint64, 0, 200)

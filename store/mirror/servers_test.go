@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -41,11 +42,15 @@ func publisherMain() {
 		fmt.Fprintln(os.Stderr, "publisher:", err)
 		os.Exit(1)
 	}
+	logger := slog.New(slog.DiscardHandler)
+	if os.Getenv("PDLOG_MIRROR_KILLS_LOG") != "" { // what the nodes say
+		logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
 	w, err := mirrortest.OpenWriter(context.Background(), dir, "d0", uint64(os.Getpid())) //nolint:gosec // positive
 	if err != nil {
 		fail(err)
 	}
-	m, err := mirror.New(mirror.Options{URL: url, Cluster: mirrortest.Cluster, Node: w.Node, Log: w.Log, Replicas: replicasOf(url), PublishTimeout: 2 * time.Second})
+	m, err := mirror.New(mirror.Options{URL: url, Cluster: mirrortest.Cluster, Node: w.Node, Log: w.Log, Replicas: replicasOf(url), PublishTimeout: 2 * time.Second, Logger: logger})
 	if err != nil {
 		fail(err)
 	}
@@ -69,6 +74,7 @@ func replicasOf(url string) int { return len(strings.Split(url, ",")) }
 type publisher struct {
 	cmd   *exec.Cmd
 	lines chan string
+	steps int // that were seen
 }
 
 func startPublisher(t *testing.T, dir, url string) *publisher {
@@ -106,7 +112,7 @@ func (p *publisher) killAfter(t *testing.T, n int, most time.Duration) (steps in
 				t.Fatal("the node ended by itself")
 			}
 			n--
-			steps++
+			p.steps++
 			continue
 		case <-timer.C:
 		}
@@ -114,10 +120,10 @@ func (p *publisher) killAfter(t *testing.T, n int, most time.Duration) (steps in
 	}
 	_ = p.cmd.Process.Kill()
 	for range p.lines {
-		steps++
+		p.steps++
 	}
 	_ = p.cmd.Wait()
-	return steps
+	return p.steps
 }
 
 // kills is how many nodes to kill; a fifth of it is servers. PDLOG_MIRROR_KILLS
@@ -145,8 +151,10 @@ func TestKillsOfNodesAndServersLeaveTheMirrorExact(t *testing.T) {
 			down := -1
 			for nodes < kills(t) {
 				p := startPublisher(t, dir, s.URL())
+				if o.Count > 1 || down < 0 {
+					p.await(t) // then it is always in the middle of a publish
+				}
 				if nodes%5 == 4 { // while the node runs
-					p.await(t)
 					victim := rand.IntN(o.Count)
 					if o.Count > 1 && servers%2 == 0 { // a leader change, for sure
 						if down >= 0 {
@@ -166,7 +174,7 @@ func TestKillsOfNodesAndServersLeaveTheMirrorExact(t *testing.T) {
 					}
 					down = victim
 				}
-				steps += p.killAfter(t, 1+rand.IntN(40), time.Duration(200+rand.IntN(1000))*time.Millisecond)
+				steps += p.killAfter(t, 1+rand.IntN(40), time.Duration(rand.IntN(500))*time.Millisecond)
 				nodes++
 				if down >= 0 && (o.Count == 1 || rand.IntN(2) == 0) {
 					s.Run(down)
@@ -196,6 +204,7 @@ func (p *publisher) await(t *testing.T) {
 	t.Helper()
 	select {
 	case _, ok := <-p.lines:
+		p.steps++
 		if !ok {
 			t.Fatal("the node ended by itself")
 		}

@@ -54,6 +54,17 @@ func (w *Writer) Make(n int) []*events.Event {
 	return evs
 }
 
+// MustStart appends the NodeStarted that a node's log begins with.
+func (w *Writer) MustStart(t testing.TB) {
+	t.Helper()
+	e := w.Make(1)[0]
+	id := w.Log.LogID()
+	e.Room, e.Payload = 0, &events.Event_NodeStarted{NodeStarted: &events.NodeStarted{LogId: id[:]}}
+	if err := w.Log.Append([]*events.Event{e}, events.Sync); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Append appends n events and waits for the disk.
 func (w *Writer) Append(n int) error {
 	if err := w.Log.Append(w.Make(n), events.Sync); err != nil {
