@@ -100,6 +100,11 @@ type Node struct {
 // begins a new life, and serves. ctx bounds the starting alone. A log that
 // another process has open gives store.ErrLocked.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
+	return startOn(ctx, cfg, log, nil)
+}
+
+// startOn is Start with a control plane of the caller's; nil is libzmq.
+func startOn(ctx context.Context, cfg Config, log *slog.Logger, control transport) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -110,6 +115,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
 		cfg: cfg, log: log.With("node", cfg.Node), began: time.Now(),
 		shapes: newShapes(cfg.topology()), memory: newMemoryTable(cfg.Ranks), hub: newHub(), metrics: newMetrics(),
 		gate: newGate(cfg.Limits.Chunks), halt: make(chan struct{}), done: make(chan struct{}), rolled: make(chan struct{}, 1),
+		zmq: control,
 	}
 	n.life, n.cancel = context.WithCancel(context.Background())
 	if err := n.open(ctx); err != nil {
@@ -233,11 +239,13 @@ func (n *Node) onDurable(seq uint64) {
 
 // bind takes the control sockets of the local ranks.
 func (n *Node) bind() error {
-	z, err := newZMQ(n.cfg.Limits.FrameBytes)
-	if err != nil {
-		return err
+	if n.zmq == nil {
+		z, err := newZMQ(n.cfg.Limits.FrameBytes)
+		if err != nil {
+			return err
+		}
+		n.zmq = z
 	}
-	n.zmq = z
 	for range n.cfg.Ranks {
 		r, err := n.zmq.Listen(n.cfg.Listen)
 		if err != nil {

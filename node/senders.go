@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	sendQueue  = 1024             // messages waiting for one peer, beside libzmq's own
+	sendQueue  = 1 << 16          // messages waiting for one peer, beside libzmq's own
 	sendIdle   = 10 * time.Minute // a sender without work goes away
 	sendLinger = 500 * time.Millisecond
 )
 
-// How long one message may wait for room at the peer (wire.md 1.0).
+// How long one message may wait for room at the peer (wire.md 1.0), from when
+// it was queued.
 var sendTimeout = map[dialSide]time.Duration{toPrefill: time.Second, toDecode: 30 * time.Second}
 
 var (
@@ -31,6 +32,7 @@ type outgoing struct {
 	plain  backends.Frames // without the extension, if the connection was new; nil = frames
 	stale  func() bool     // it must not leave any more; may be nil
 	sent   func(error)     // the outcome; may be nil. It may wait for the loop
+	queued time.Time
 }
 
 // senders holds one sender per remote endpoint: a goroutine with a socket and a
@@ -52,7 +54,8 @@ type senders struct {
 
 type sender struct {
 	address string
-	queue   chan outgoing
+	wake    chan struct{}
+	queue   []outgoing // guarded by senders.mu
 }
 
 func newSenders(t transport, side dialSide, gone func(string), log *slog.Logger) *senders {
@@ -83,16 +86,29 @@ func (s *senders) enqueue(address string, m outgoing) error {
 	}
 	p := s.byAddr[address]
 	if p == nil {
-		p = &sender{address: address, queue: make(chan outgoing, sendQueue)}
+		p = &sender{address: address, wake: make(chan struct{}, 1)}
 		s.byAddr[address] = p
 		s.wg.Go(func() { s.run(p) })
 	}
-	select {
-	case p.queue <- m:
-		return nil
-	default:
+	if len(p.queue) >= sendQueue {
 		return errSendQueue
 	}
+	m.queued = time.Now()
+	p.queue = append(p.queue, m)
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// take gives all that waits for a peer.
+func (s *senders) take(p *sender) []outgoing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := p.queue
+	p.queue = nil
+	return q
 }
 
 // retire takes an idle sender off the table; false: work has come meanwhile.
@@ -121,7 +137,8 @@ func (s *senders) close() {
 // link is a sender's socket; it is made at the first message and made anew
 // after its connection has dropped.
 type link struct {
-	soc pusher
+	soc   pusher
+	stuck bool // the last message was not taken in time
 }
 
 func (s *senders) run(p *sender) {
@@ -136,23 +153,24 @@ func (s *senders) run(p *sender) {
 	used := time.Now()
 	for {
 		select {
-		case m := <-p.queue:
+		case <-p.wake:
+			for q := s.take(p); len(q) > 0; q = s.take(p) {
+				for i := range q {
+					s.deliver(p, &l, &q[i])
+					q[i] = outgoing{}
+				}
+			}
 			used = time.Now()
-			s.deliver(p, &l, m)
 		case <-look.C:
 			s.checkDrop(p, &l)
 			if time.Since(used) > sendIdle && s.retire(p) {
 				return
 			}
 		case <-s.stop:
-			for {
-				select {
-				case m := <-p.queue:
-					s.deliver(p, &l, m)
-				default:
-					return
-				}
+			for _, m := range s.take(p) {
+				s.deliver(p, &l, &m)
 			}
+			return
 		}
 	}
 }
@@ -177,7 +195,7 @@ func (s *senders) closeLink(l *link, linger time.Duration) {
 	l.soc = nil
 }
 
-func (s *senders) deliver(p *sender, l *link, m outgoing) {
+func (s *senders) deliver(p *sender, l *link, m *outgoing) {
 	err := s.push(p, l, m)
 	if err != nil {
 		s.lost.Add(1)
@@ -188,7 +206,7 @@ func (s *senders) deliver(p *sender, l *link, m outgoing) {
 	}
 }
 
-func (s *senders) push(p *sender, l *link, m outgoing) error {
+func (s *senders) push(p *sender, l *link, m *outgoing) error {
 	f := m.frames
 	if s.checkDrop(p, l) && m.plain != nil {
 		f = m.plain // decided before the drop was known; the next message is decided after it
@@ -200,7 +218,12 @@ func (s *senders) push(p *sender, l *link, m outgoing) error {
 		}
 		l.soc = soc
 	}
-	for began := time.Now(); ; {
+	overdue := func() bool { return time.Since(m.queued) > sendTimeout[s.side] }
+	if l.stuck && overdue() { // the one before it has tried until now
+		return errSendTimeout
+	}
+	l.stuck = false
+	for {
 		if m.stale != nil && m.stale() {
 			return errRoomEnded
 		}
@@ -208,7 +231,8 @@ func (s *senders) push(p *sender, l *link, m outgoing) error {
 		if !errors.Is(err, errAgain) {
 			return err
 		}
-		if time.Since(began) > sendTimeout[s.side] {
+		if overdue() {
+			l.stuck = true
 			return errSendTimeout
 		}
 		select {

@@ -58,10 +58,10 @@ func runBench(ctx context.Context, sys Sys, o bench.Options, json bool) (bool, e
 			_, _ = fmt.Fprintf(sys.Stderr, "pdnode bench: %s: not measured: %v\n", name, why)
 		},
 	})
-	if err != nil || json {
+	if json || len(table) == 1 {
 		return ok, err
 	}
-	return ok, writeTable(sys.Stdout, table)
+	return ok, errors.CombineErrors(err, writeTable(sys.Stdout, table)) // what was measured before an error, too
 }
 
 func benchRow(r bench.Result) []string {
