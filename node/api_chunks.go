@@ -114,7 +114,7 @@ func (e *engine) SendChunks(ctx context.Context, stream *connect.BidiStream[engi
 			if err := stream.Send(a); err != nil {
 				cancel()
 				if !over {
-					_ = <-ended // the first error is the one to tell
+					<-ended // the first error is the one to tell
 				}
 				return err
 			}
