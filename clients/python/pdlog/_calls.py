@@ -5,6 +5,7 @@ Both clients send them; what a request looks like is said once, here.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -119,6 +120,11 @@ def write_done(token: int, outcome: t.WriteOutcome, reason: str) -> Call[t.Done]
 
 def destination(address: str) -> Call[t.Destination]:
     return Call("Destination", {"address": address}, t.Destination)
+
+
+def notify(notifications: Iterable[bytes], rank: int) -> Call[t.Notified]:
+    texts = [base64.b64encode(n).decode() for n in notifications]
+    return Call("Notify", {"rank": u32("rank", rank), "notifications": texts}, t.Notified)
 
 
 def report_page(room: int, page: int, to: str, detail: str) -> Call[t.Done]:

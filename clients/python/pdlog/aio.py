@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from . import _calls as calls
@@ -205,6 +205,9 @@ class AsyncClient:
 
     async def write_done(self, token: int, outcome: t.WriteOutcome, reason: str = "") -> None:
         await self._do(calls.write_done(token, outcome, reason))
+
+    async def notify(self, notifications: Iterable[bytes], rank: int = 0) -> int:
+        return (await self._do(calls.notify(notifications, rank))).malformed
 
     async def destination(self, address: str) -> tuple[bytes, ...]:
         return (await self._do(calls.destination(address))).frames

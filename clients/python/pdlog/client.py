@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -284,6 +284,11 @@ class Client:
     def write_done(self, token: int, outcome: t.WriteOutcome, reason: str = "") -> None:
         """Say how a write of a WRITE notice ended (``rdma.engine_writes``)."""
         self._do(calls.write_done(token, outcome, reason))
+
+    def notify(self, notifications: Iterable[bytes], rank: int = 0) -> int:
+        """Hand over what the transfer agent of a decode rank was told in-band
+        (NIXL's notifications), in its order. Returns how many were malformed."""
+        return self._do(calls.notify(notifications, rank)).malformed
 
     def destination(self, address: str) -> tuple[bytes, ...]:
         """The frames with which the decode rank at ``address`` registered."""

@@ -61,6 +61,7 @@ class EngineWrite:
     last: bool = False
     aux: int = -1  # destination row; -1 = none
     source_aux: int = 0
+    notifications: tuple[str, ...] = ()  # NIXL: to send with the data, in this order
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ class Destination:
     """The frames of a decode rank's registration."""
 
     frames: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Notified:
+    malformed: int = 0  # notifications that could not be read
 
 
 @dataclass(frozen=True)

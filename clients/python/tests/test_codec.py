@@ -55,6 +55,11 @@ class Numbers(unittest.TestCase):
         self.assertNotIn("aux", _calls.open_receive(1, None, 1, None, "", (), False, "", "").request)
 
 
+    def test_notifications_are_bytes(self) -> None:
+        call = _calls.notify([b"7_aux", b"\xff_"], 1)
+        self.assertEqual(call.request, {"rank": 1, "notifications": ["N19hdXg=", "/18="]})
+
+
 class Answers(unittest.TestCase):
     def test_a_write_for_the_engine(self) -> None:
         n = load(Notice, {"kind": "KIND_WRITE", "write": {"token": str(MAX), "pages": [3, 4], "aux": 0}})
