@@ -143,6 +143,12 @@ type RDMAConfig struct {
 	Fault     string `koanf:"fault"`      // faults of the writing side, e.g. "late:500ms:30%,hang:5%"
 	FaultSeed int64  `koanf:"fault_seed"` // the same seed draws the same faults
 	Conns     int    `koanf:"conns"`      // connections per peer; 0 = the provider's own number
+	// Checksums: each write is sent with the CRC-32C of its source, checked as it
+	// lands and again before a room succeeds. Both sides must have it.
+	Checksums bool `koanf:"checksums"`
+	// TLS: of the provider tcp, in both directions; client_ca signs every node's
+	// certificate, which names the host that its peers dial.
+	TLS TLSConfig `koanf:"tls"`
 	// EngineWrites: prefill: the engine writes with its own library to decode
 	// ranks that gave no key of our provider, i.e. SGLang's. Without it a chunk
 	// for such a rank fails its room.
@@ -368,6 +374,9 @@ func (c *Config) Validate() error {
 	}
 	if c.StopGrace < 0 {
 		return badKey("stop_grace", "want 0 or more, have %s", c.StopGrace)
+	}
+	if err := c.RDMA.validateTLS(c.providerName()); err != nil {
+		return err
 	}
 	if c.DataDir == "" {
 		return badKey("data_dir", "is not set")

@@ -37,7 +37,7 @@ func (n *Node) perform(a projector.Action, seq uint64) {
 	case projector.CopyAux:
 		n.loop.tell(n.copyAux(a))
 	case projector.CheckPages:
-		n.loop.tell(projector.PagesChecked{RoomSeq: a.RoomSeq, Skipped: "the node keeps no sums of what landed"})
+		n.background.Go(func() { n.receive.check(a) })
 	case projector.Tell:
 		if a.Kind == projector.TellSourceReleased {
 			n.post.ended(a.Room, n.cfg.Ranks)

@@ -324,6 +324,7 @@ func (n *Node) projectorConfig() projector.Config {
 	}
 	if n.cfg.Role == "decode" {
 		c.Pages, c.AuxRows = n.cfg.Pages, n.cfg.AuxRows
+		c.PageCheck = n.cfg.RDMA.Checksums
 	}
 	t := n.cfg.topology()
 	for i, at := range n.addresses {

@@ -33,7 +33,14 @@ func (c *Config) providerName() string {
 // openPlanes opens the data plane: decode listens and grants, prefill posts.
 func (n *Node) openPlanes(ctx context.Context) error {
 	provider := providers[n.cfg.providerName()]
-	cfg := rdma.Config{Self: peerName(n.cfg.Node, n.boot), Conns: n.cfg.RDMA.Conns, Device: n.cfg.RDMA.Device}
+	secure, err := n.cfg.RDMA.TLS.peer("rdma.tls", n.log)
+	if err != nil {
+		return err
+	}
+	cfg := rdma.Config{
+		Self: peerName(n.cfg.Node, n.boot), Conns: n.cfg.RDMA.Conns, Device: n.cfg.RDMA.Device,
+		Checksums: n.cfg.RDMA.Checksums, TLS: secure,
+	}
 	if n.cfg.Role == "decode" {
 		n.receive = newReceivePlane(n.memory, func(c projector.Command) { n.loop.tell(c) })
 		n.receive.host = n.cfg.advertised()

@@ -35,6 +35,7 @@ type grant struct {
 	rank    projector.RankID
 	to      projector.RankID
 	leases  []rdma.Lease
+	pages   rdma.Lease // the one of leases that is on pages
 	revoked bool
 	foreign bool // the peer writes by other means: we granted nothing and can prove nothing
 }
@@ -108,6 +109,9 @@ func (r *receivePlane) grant(ctx context.Context, a *projector.SendMetadata, pee
 		}
 		r.mu.Lock()
 		g.leases = append(g.leases, l)
+		if kind == keyKV {
+			g.pages = l
+		}
 		r.mu.Unlock()
 		d := l.Desc()
 		keys = append(keys, &events.WriteKey{Kind: kind, Provider: d.Provider, Endpoint: r.reachable(d.Endpoint), Key: d.Key})
@@ -291,6 +295,8 @@ func (r *receivePlane) hear(n rdma.Notif) {
 	switch n.Kind {
 	case rdma.WriteLanded, rdma.LateWriteRefused:
 		r.heard(n)
+	case rdma.ChecksumFailed:
+		r.differ(n)
 	case rdma.PeerGone:
 		node, boot, ok := parsePeerName(n.Peer)
 		if ok && n.Left == 0 && n.Fence != rdma.FenceNone {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/errors"
+
+	"github.com/pdlog/pdlog/rdma/tcp"
 )
 
 // certificate is a key pair that is read again when its file has changed.
@@ -66,6 +68,36 @@ func (t TLSConfig) server(key string, log *slog.Logger) (*tls.Config, error) {
 		return nil, badKey(key+".client_ca", "%s holds no certificate", t.ClientCA)
 	}
 	out.ClientAuth = tls.RequireAndVerifyClientCert
+	return out, nil
+}
+
+// validateTLS: the data plane's peers prove who they are to each other, so
+// either all three files are there or none.
+func (c *RDMAConfig) validateTLS(provider string) error {
+	t := &c.TLS
+	switch {
+	case *t == TLSConfig{}:
+		return nil
+	case provider != tcp.Name:
+		return badKey("rdma.tls", "belongs to the provider tcp, this is %s", provider)
+	case t.Cert == "" || t.Key == "" || t.ClientCA == "":
+		return badKey("rdma.tls", "want cert, key and client_ca: both sides show a certificate")
+	}
+	return nil
+}
+
+// peer makes the settings of a connection in which both sides show a
+// certificate; nil without any.
+func (t TLSConfig) peer(key string, log *slog.Logger) (*tls.Config, error) {
+	if t == (TLSConfig{}) {
+		return nil, nil //nolint:nilnil // no TLS is a setting
+	}
+	out, err := t.server(key, log)
+	if err != nil {
+		return nil, err
+	}
+	out.RootCAs, out.NextProtos = out.ClientCAs, nil
+	out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return out.GetCertificate(nil) }
 	return out, nil
 }
 

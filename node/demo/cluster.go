@@ -408,7 +408,7 @@ func (c *Cluster) common(node, role string, ranks int) []string {
 func (c *Cluster) prefillConfig() []string {
 	lines := append(c.common(c.plan.PrefillNode, "prefill", c.plan.PrefillRanks),
 		`bootstrap: "127.0.0.1:0"`,
-		"rdma:", fmt.Sprintf("  provider: %q", c.opts.Provider))
+		"rdma:", fmt.Sprintf("  provider: %q", c.opts.Provider), fmt.Sprintf("  checksums: %t", c.opts.Checksums))
 	if c.opts.Fault != "" {
 		lines = append(lines, fmt.Sprintf("  fault: %q", c.opts.Fault), fmt.Sprintf("  fault_seed: %d", c.opts.Seed&(1<<62-1)))
 	}
@@ -420,6 +420,6 @@ func (c *Cluster) decodeConfig(bootstrap string) []string {
 		fmt.Sprintf("pages: %d", c.plan.Pages),
 		fmt.Sprintf("aux_rows: %d", c.plan.AuxRows),
 		fmt.Sprintf("peers: [%q]", bootstrap),
-		"rdma:", fmt.Sprintf("  provider: %q", c.opts.Provider),
+		"rdma:", fmt.Sprintf("  provider: %q", c.opts.Provider), fmt.Sprintf("  checksums: %t", c.opts.Checksums),
 		"nats:", "  embedded: false", fmt.Sprintf("  url: %q", c.natsURL))
 }

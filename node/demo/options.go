@@ -22,6 +22,7 @@ type Options struct {
 	AbortPercent    float64
 	Backend         string // mooncake, nixl, mori
 	Provider        string // tcp, shm, verbs
+	Checksums       bool   // pages are sent with checksums, and checked before a success
 	ReleasePolicy   string // fence, hold, timeout
 	AckTimeout      time.Duration
 	TransferTimeout time.Duration
