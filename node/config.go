@@ -14,6 +14,7 @@ import (
 	"github.com/pdlog/pdlog/backends"
 	"github.com/pdlog/pdlog/backends/bootstrap"
 	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/rdma/fault"
 	"github.com/pdlog/pdlog/store"
 	"github.com/pdlog/pdlog/store/mirror"
 )
@@ -140,7 +141,7 @@ type TopologyConfig struct {
 type RDMAConfig struct {
 	Provider  string `koanf:"provider"`   // auto, tcp, shm (both nodes on one host), or verbs (a build with the tag verbs)
 	Device    string `koanf:"device"`     // of verbs; empty = the first
-	Fault     string `koanf:"fault"`      // faults of the writing side, e.g. "late:500ms:30%,hang:5%"
+	Fault     string `koanf:"fault"`      // prefill: faults of writes, "late:500ms:30%,hang:5%"; decode: of fences, "slowfence:1s:5%,badfence:1%"
 	FaultSeed int64  `koanf:"fault_seed"` // the same seed draws the same faults
 	Conns     int    `koanf:"conns"`      // connections per peer; 0 = the provider's own number
 	// Checksums: each write is sent with the CRC-32C of its source, checked as it
@@ -449,8 +450,8 @@ func (c *Config) validateRole() error {
 	if len(c.RegisterAt) > 0 {
 		return badKey("register_at", "belongs to role prefill")
 	}
-	if c.RDMA.Fault != "" {
-		return badKey("rdma.fault", "belongs to role prefill")
+	if spec, err := fault.ParseSpec(c.RDMA.Fault); err == nil && len(spec.Writer().Rules) > 0 {
+		return badKey("rdma.fault", "%s belongs to role prefill: only fences fail at decode", spec.Writer())
 	}
 	if c.RDMA.EngineWrites {
 		return badKey("rdma.engine_writes", "belongs to role prefill")

@@ -41,6 +41,13 @@ func (n *Node) openPlanes(ctx context.Context) error {
 		Self: peerName(n.cfg.Node, n.boot), Conns: n.cfg.RDMA.Conns, Device: n.cfg.RDMA.Device,
 		Checksums: n.cfg.RDMA.Checksums, TLS: secure,
 	}
+	spec, err := fault.ParseSpec(n.cfg.RDMA.Fault)
+	if err != nil {
+		return badKey("rdma.fault", "%v", err)
+	}
+	if len(spec.Rules) > 0 {
+		provider = fault.New(provider, spec, uint64(n.cfg.RDMA.FaultSeed)) //nolint:gosec // any number
+	}
 	if n.cfg.Role == "decode" {
 		n.receive = newReceivePlane(n.memory, func(c projector.Command) { n.loop.tell(c) })
 		n.receive.host = n.cfg.advertised()
@@ -50,13 +57,6 @@ func (n *Node) openPlanes(ctx context.Context) error {
 		}
 		cfg.OnNotif = n.receive.hear
 	} else {
-		spec, err := fault.ParseSpec(n.cfg.RDMA.Fault)
-		if err != nil {
-			return badKey("rdma.fault", "%v", err)
-		}
-		if len(spec.Rules) > 0 {
-			provider = fault.New(provider, spec, uint64(n.cfg.RDMA.FaultSeed)) //nolint:gosec // any number
-		}
 		n.post = newPostPlane(n.memory, n.shapes, func(c projector.Command) { n.loop.tell(c) }, n.log)
 		cfg.OnCompletion = n.post.complete
 		if n.cfg.RDMA.EngineWrites {

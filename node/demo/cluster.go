@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/errors"
 
 	"github.com/pdlog/pdlog/node/enginepb"
+	"github.com/pdlog/pdlog/rdma/fault"
 )
 
 // Cluster is the demo's set of processes: nodes p0 (prefill, with the embedded
@@ -405,21 +406,29 @@ func (c *Cluster) common(node, role string, ranks int) []string {
 	}
 }
 
+// faults are the lines about one side's part of the spec, which was validated.
+func (c *Cluster) faults(part func(fault.Spec) fault.Spec) []string {
+	spec, err := fault.ParseSpec(c.opts.Fault)
+	if err != nil || len(part(spec).Rules) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("  fault: %q", part(spec)), fmt.Sprintf("  fault_seed: %d", c.opts.Seed&(1<<62-1))}
+}
+
 func (c *Cluster) prefillConfig() []string {
 	lines := append(c.common(c.plan.PrefillNode, "prefill", c.plan.PrefillRanks),
 		`bootstrap: "127.0.0.1:0"`,
 		"rdma:", fmt.Sprintf("  provider: %q", c.opts.Provider), fmt.Sprintf("  checksums: %t", c.opts.Checksums))
-	if c.opts.Fault != "" {
-		lines = append(lines, fmt.Sprintf("  fault: %q", c.opts.Fault), fmt.Sprintf("  fault_seed: %d", c.opts.Seed&(1<<62-1)))
-	}
+	lines = append(lines, c.faults(fault.Spec.Writer)...)
 	return append(lines, "nats:", "  embedded: true", "  port: -1")
 }
 
 func (c *Cluster) decodeConfig(bootstrap string) []string {
-	return append(c.common(c.plan.DecodeNode, "decode", c.plan.DecodeRanks),
+	lines := append(c.common(c.plan.DecodeNode, "decode", c.plan.DecodeRanks),
 		fmt.Sprintf("pages: %d", c.plan.Pages),
 		fmt.Sprintf("aux_rows: %d", c.plan.AuxRows),
 		fmt.Sprintf("peers: [%q]", bootstrap),
-		"rdma:", fmt.Sprintf("  provider: %q", c.opts.Provider), fmt.Sprintf("  checksums: %t", c.opts.Checksums),
-		"nats:", "  embedded: false", fmt.Sprintf("  url: %q", c.natsURL))
+		"rdma:", fmt.Sprintf("  provider: %q", c.opts.Provider), fmt.Sprintf("  checksums: %t", c.opts.Checksums))
+	lines = append(lines, c.faults(fault.Spec.Target)...)
+	return append(lines, "nats:", "  embedded: false", fmt.Sprintf("  url: %q", c.natsURL))
 }

@@ -1,5 +1,6 @@
-// Package fault wraps any rdma provider and breaks the writer's side of it, as
-// a spec of the command line says (cli.md, --fault; rdma.md 7.7).
+// Package fault wraps any rdma provider and breaks the writer's side of it, or
+// the target's revocations, as a spec of the command line says (cli.md, --fault;
+// rdma.md 7.7).
 //
 // The target's side is the inner provider's own: a write that lands late goes
 // through the inner provider when its time has come, so a lease that was

@@ -23,6 +23,7 @@ type flight struct {
 	bytes int64       // of a held one: what is to land
 
 	uncertain bool // under endpoint.mu: told as such, what follows is Drained
+	over      bool // under endpoint.mu: told as completed, what follows is kept
 }
 
 func (f *flight) completion(s rdma.Status, landed int64, err error) rdma.Completion {
@@ -41,6 +42,7 @@ type endpoint struct {
 
 	mu    sync.Mutex
 	ended bool                 // nothing is held back any more
+	reset bool                 // its end is to look as if it came from outside
 	held  map[*flight]struct{} // not (yet) posted to the inner provider
 	wg    sync.WaitGroup       // timers that run
 }
@@ -51,13 +53,20 @@ func (e *endpoint) Peer() rdma.PeerID { return e.inner.Peer() }
 
 // PostBatch draws what happens to the batch and sees to it.
 func (e *endpoint) PostBatch(b rdma.Batch) (rdma.Transfer, error) {
-	rule := e.d.p.spec.Draw(e.d.p.seed, b.Tag, b.Meta)
+	rule := e.d.p.spec.Draw(e.d.p.seed, b.Tag, b.Meta, e.Peer())
 	f := &flight{id: e.d.last.Add(1), e: e, kind: rule.Kind, batch: b, token: b.Token}
-	if err := e.inner.Err(); err != nil {
+	if err := e.Err(); err != nil {
 		return rdma.Transfer{}, err
 	}
-	if rule.Kind == OK {
+	switch rule.Kind {
+	case OK, Twice, Lost:
 		return e.pass(f)
+	case Short:
+		return e.passHalf(f)
+	case Reset:
+		x, err := e.pass(f)
+		e.breakOff()
+		return x, err
 	}
 	x := rdma.Transfer{ID: rdma.TransferID(f.id), Writes: len(b.Writes)}
 	if err := f.check(&x); err != nil {
@@ -69,7 +78,7 @@ func (e *endpoint) PostBatch(b rdma.Batch) (rdma.Transfer, error) {
 	if rule.Kind == Partial {
 		f.halve()
 	}
-	if rule.Kind.timed() {
+	if rule.Kind.held() {
 		f.copySources()
 	}
 	e.mu.Lock()
@@ -90,6 +99,11 @@ func (e *endpoint) PostBatch(b rdma.Batch) (rdma.Transfer, error) {
 		f.uncertain = true
 		e.ledger.Report(f.completion(rdma.Uncertain, 0, ErrInjected), false)
 		e.hold(f, rule.After)
+	case Early:
+		e.ledger.Sent(b.Tag)
+		f.over = true
+		e.ledger.Report(f.completion(rdma.Completed, x.Bytes, nil), false)
+		e.hold(f, rule.After)
 	case Delay:
 		e.hold(f, rule.After)
 	}
@@ -104,14 +118,54 @@ func (e *endpoint) pass(f *flight) (rdma.Transfer, error) {
 		return rdma.Transfer{}, err
 	}
 	e.ledger.Sent(f.batch.Tag)
+	if f.kind == Lost {
+		e.mu.Lock()
+		e.held[f] = struct{}{} // it hangs, as far as anyone can tell
+		e.mu.Unlock()
+	}
 	x, err := e.d.launch(f)
 	var part *rdma.PartialError
 	if err != nil && !errors.As(err, &part) {
+		e.mu.Lock()
+		delete(e.held, f)
+		e.mu.Unlock()
 		e.ledger.Cancel(f.batch.Tag)
 		return rdma.Transfer{}, err
 	}
 	x.ID = rdma.TransferID(f.id)
 	return x, err
+}
+
+// passHalf posts the first half of the writes, as a full queue would. The other
+// half comes again as a batch of the caller's.
+func (e *endpoint) passHalf(f *flight) (rdma.Transfer, error) {
+	n := len(f.batch.Writes) / 2
+	if n == 0 {
+		return e.pass(f)
+	}
+	f.batch.Writes, f.batch.Partial = f.batch.Writes[:n], true
+	x, err := e.pass(f)
+	if err != nil {
+		return x, err
+	}
+	return x, &rdma.PartialError{Posted: n, Err: rdma.ErrQueueFull}
+}
+
+// breakOff ends the endpoint as a lost connection does.
+func (e *endpoint) breakOff() {
+	e.mu.Lock()
+	e.reset = true
+	e.mu.Unlock()
+	_ = e.inner.Close() // what it had under way is told by its end
+}
+
+// why gives an end of the inner endpoint the reason that callers are to see.
+// e.mu is held.
+func (e *endpoint) why(err error) error {
+	if e.reset && errors.Is(err, rdma.ErrClosed) {
+		return fmt.Errorf("%w: %w", rdma.ErrConnLost, ErrInjected)
+	}
+	return err
 }
 
 // check refuses what every provider refuses, and adds up the bytes.
@@ -185,7 +239,7 @@ func (e *endpoint) fly(f *flight) {
 		return
 	}
 	delete(e.held, f)
-	if !f.uncertain {
+	if !f.uncertain && !f.over {
 		e.ledger.Sent(f.batch.Tag)
 	}
 	e.mu.Unlock()
@@ -200,11 +254,15 @@ func (e *endpoint) fly(f *flight) {
 // landed tells what the inner provider said of f.
 func (e *endpoint) landed(f *flight, c rdma.Completion) {
 	s := c.Status
-	if f.kind.timed() && s == rdma.Completed && c.Bytes < f.bytes {
+	if f.kind.held() && s == rdma.Completed && c.Bytes < f.bytes {
 		s, c.Err = rdma.Failed, rdma.ErrQueueFull // the inner queue took only a part
 	}
 	e.mu.Lock()
+	c.Err = e.why(c.Err)
 	switch {
+	case f.over, f.kind == Lost: // told already; or never
+		e.mu.Unlock()
+		return
 	case !f.uncertain:
 		f.uncertain = s == rdma.Uncertain
 	case s == rdma.Uncertain: // told already
@@ -213,7 +271,11 @@ func (e *endpoint) landed(f *flight, c rdma.Completion) {
 	default:
 		s = rdma.Drained
 	}
-	e.ledger.Report(f.completion(s, c.Bytes, c.Err), false)
+	told := f.completion(s, c.Bytes, c.Err)
+	e.ledger.Report(told, false)
+	if f.kind == Twice && s != rdma.Uncertain {
+		e.ledger.Then(func() { e.d.tell(told) }) // beside the counts
+	}
 	e.mu.Unlock()
 	e.ledger.Flush()
 }
@@ -257,11 +319,11 @@ func (e *endpoint) Cancel(t rdma.Tag) {
 func (e *endpoint) Abort(t rdma.Tag) error {
 	e.mu.Lock()
 	for f := range e.held {
-		if f.batch.Tag != t || f.uncertain {
+		if f.batch.Tag != t || f.uncertain || f.over {
 			continue
 		}
 		e.takeBack(f)
-		if f.kind == Hang {
+		if f.kind == Hang || f.kind == Lost {
 			f.uncertain = true
 			e.ledger.Report(f.completion(rdma.Uncertain, 0, rdma.ErrAborted), false)
 		} else {
@@ -283,7 +345,12 @@ func (e *endpoint) takeBack(f *flight) {
 
 func (e *endpoint) Done() <-chan struct{} { return e.done }
 
-func (e *endpoint) Err() error { return e.inner.Err() }
+func (e *endpoint) Err() error {
+	err := e.inner.Err()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.why(err)
+}
 
 func (e *endpoint) Close() error { return e.inner.Close() }
 
@@ -291,15 +358,16 @@ func (e *endpoint) Close() error { return e.inner.Close() }
 // never left, so it is proven.
 func (e *endpoint) supervise() {
 	<-e.inner.Done()
-	why := e.inner.Err()
+	why := e.Err()
 	e.mu.Lock()
 	e.ended = true
 	for f := range e.held {
 		e.takeBack(f)
 		switch {
+		case f.over:
 		case f.uncertain:
 			e.ledger.Report(f.completion(rdma.Drained, 0, why), false)
-		case f.kind == Hang:
+		case f.kind == Hang, f.kind == Lost:
 			e.ledger.Report(f.completion(rdma.Uncertain, 0, why), false)
 		default:
 			e.ledger.Report(f.completion(rdma.Failed, 0, why), true)

@@ -294,3 +294,125 @@ func TestSealedTagTakesNoFaultyPost(t *testing.T) {
 		})
 	}
 }
+
+func TestLostLandsAndIsNeverTold(t *testing.T) {
+	b := newBed(t, "lost")
+	x := b.post(t)
+	b.notif(t, rdma.WriteLanded)
+	if c := b.ep.Inflight(1); c.Posted != 1 {
+		t.Errorf("count %+v", c)
+	}
+	if err := b.ep.Abort(1); err != nil {
+		t.Fatal(err)
+	}
+	b.end(t, x, rdma.Uncertain, 0)
+	b.landed(t, size, 0xaa)
+	b.drain(t, rdma.DrainReport{Posted: 1, Uncertain: 1})
+}
+
+func TestEarlyCompletesBeforeItLands(t *testing.T) {
+	b := newBed(t, "early:200ms")
+	x := b.post(t)
+	b.end(t, x, rdma.Completed, size)
+	b.drain(t, rdma.DrainReport{Posted: 1, Completed: 1, Clean: true}) // which is the lie
+	if n := b.notif(t, rdma.WriteLanded); n.Bytes != size {
+		t.Errorf("notif %+v", n)
+	}
+	b.landed(t, size, 0xaa)
+}
+
+func TestTwiceCompletesTwiceAndCountsOnce(t *testing.T) {
+	b := newBed(t, "twice")
+	x := b.post(t)
+	b.end(t, x, rdma.Completed, size)
+	b.end(t, x, rdma.Completed, size)
+	b.drain(t, rdma.DrainReport{Posted: 1, Completed: 1, Clean: true})
+}
+
+func TestShortPostsHalf(t *testing.T) {
+	b := newBed(t, "short")
+	x, err := b.ep.PostBatch(rdma.Batch{
+		Tag: 1, Token: 99, Meta: 3, Key: b.lease.Desc().Key,
+		Writes: []rdma.Write{{Src: b.src[:10]}, {Src: b.src[10:20], RemoteOff: 10}, {Src: b.src[20:30], RemoteOff: 20}},
+	})
+	var part *rdma.PartialError
+	if !errors.As(err, &part) || part.Posted != 1 || x.Writes != 1 {
+		t.Fatalf("posted %+v, %v", x, err)
+	}
+	b.end(t, x, rdma.Completed, 10)
+	b.landed(t, 10, 0xaa)
+}
+
+func TestResetLosesTheConnection(t *testing.T) {
+	b := newBed(t, "reset@chunk=3")
+	b.post(t)
+	select {
+	case <-b.ep.Done():
+	case <-time.After(patience):
+		t.Fatal("the endpoint does not end")
+	}
+	if err := b.ep.Err(); !errors.Is(err, rdma.ErrConnLost) || errors.Is(err, rdma.ErrClosed) {
+		t.Errorf("error %v", err)
+	}
+	if c := <-b.ends; c.Status == rdma.Failed && !c.Proven {
+		t.Errorf("completion %+v", c)
+	}
+}
+
+func TestOnlyNarrowsARuleDown(t *testing.T) {
+	s, err := fault.ParseSpec("error@chunk=2&peer=d0,hang@tag=9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		tag  rdma.Tag
+		meta uint64
+		peer rdma.PeerID
+		want fault.Kind
+	}{{1, 2, "d0/1", fault.Error}, {1, 2, "d1/1", fault.OK}, {1, 3, "d0/1", fault.OK}, {9, 0, "", fault.Hang}} {
+		if got := s.Draw(1, c.tag, c.meta, c.peer); got.Kind != c.want {
+			t.Errorf("%+v: %s", c, got.Kind)
+		}
+	}
+}
+
+func TestFencesAreSlowOrProveNothing(t *testing.T) {
+	t.Parallel()
+	for spec, bad := range map[string]bool{"badfence": true, "slowfence:50ms": false} {
+		s, err := fault.ParseSpec(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := fault.New(tcp.Provider{}, s, 1).Open(t.Context(), rdma.Config{Self: "d", Listen: "127.0.0.1:0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := rdma.AllocMemfd("fence", size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := d.RegisterMemory(t.Context(), m.Memory())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := r.Grant(t.Context(), rdma.Grant{Peer: "p", Tag: 3, Ranges: []rdma.Range{{Len: size}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			f, err := l.Revoke(t.Context())
+			switch {
+			case bad && (!errors.Is(err, fault.ErrInjected) || f.Kind != rdma.FenceNone):
+				t.Errorf("%s: %+v, %v", spec, f, err)
+			case !bad && (err != nil || f.Kind != rdma.FenceReaderStopped || f.Took < 50*time.Millisecond):
+				t.Errorf("%s: %+v, %v", spec, f, err)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

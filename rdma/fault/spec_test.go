@@ -12,15 +12,22 @@ import (
 	"github.com/pdlog/pdlog/rdma"
 )
 
+func number(n uint64) *uint64 { return &n }
+
 func TestParseSpec(t *testing.T) {
 	for in, want := range map[string][]Rule{
-		"":                      nil,
-		"  ":                    nil,
-		"error":                 {{Kind: Error, Percent: 100}},
-		"late:2s":               {{Kind: Late, After: 2 * time.Second, Percent: 100}},
-		"hang:0.5%":             {{Kind: Hang, Percent: 0.5}},
-		"ok:50%, error:50%":     {{Kind: OK, Percent: 50}, {Kind: Error, Percent: 50}},
-		"delay:10ms:5%":         {{Kind: Delay, After: 10 * time.Millisecond, Percent: 5}},
+		"":                       nil,
+		"  ":                     nil,
+		"error":                  {{Kind: Error, Percent: 100}},
+		"late:2s":                {{Kind: Late, After: 2 * time.Second, Percent: 100}},
+		"hang:0.5%":              {{Kind: Hang, Percent: 0.5}},
+		"ok:50%, error:50%":      {{Kind: OK, Percent: 50}, {Kind: Error, Percent: 50}},
+		"delay:10ms:5%":          {{Kind: Delay, After: 10 * time.Millisecond, Percent: 5}},
+		"lost@chunk=0":           {{Kind: Lost, Percent: 100, Only: Only{Chunk: number(0)}}},
+		"twice:5%@tag=7&peer=d0": {{Kind: Twice, Percent: 5, Only: Only{Tag: number(7), Peer: "d0"}}},
+		"slowfence:1s:50%,badfence:50%,early:1ms": {
+			{Kind: SlowFence, After: time.Second, Percent: 50}, {Kind: BadFence, Percent: 50}, {Kind: Early, After: time.Millisecond, Percent: 100},
+		},
 		"late:1s:3%,late:2s:4%": {{Kind: Late, After: time.Second, Percent: 3}, {Kind: Late, After: 2 * time.Second, Percent: 4}},
 		"late:500ms:30%,hang:5%,partial:1s:5%,error:10%": {
 			{Kind: Late, After: 500 * time.Millisecond, Percent: 30}, {Kind: Hang, Percent: 5},
@@ -42,7 +49,7 @@ func TestParseSpec(t *testing.T) {
 
 func TestParseSpecSaysWhatIsWrong(t *testing.T) {
 	for in, want := range map[string]string{
-		"lost:5%":            `unknown kind "lost"`,
+		"gone:5%":            `unknown kind "gone"`,
 		"error,":             `unknown kind ""`,
 		"late":               "late needs a duration",
 		"late:30%":           "late needs a duration",
@@ -57,6 +64,11 @@ func TestParseSpecSaysWhatIsWrong(t *testing.T) {
 		"error:1%:2%":        `too much: "2%"`,
 		"error:60%,hang:50%": "add up to 110%",
 		"error,hang":         "add up to 200%",
+		"error@chunk=x":      `bad chunk "x"`,
+		"error@rank=1":       `bad selector "rank=1"`,
+		"error@peer=":        "peer is empty",
+		"slowfence":          "slowfence needs a duration",
+		"badfence,badfence":  "add up to 200%",
 	} {
 		_, err := ParseSpec(in)
 		if !errors.Is(err, ErrSpec) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
@@ -87,7 +99,7 @@ func TestDrawGoesBySeedTagAndMeta(t *testing.T) {
 	const n = 20000
 	draw := func(seed uint64) (out [n]Kind) {
 		for i := range n { // 100 chunks of each tag
-			out[i] = s.Draw(seed, rdma.Tag(i/100), uint64(i%100)).Kind
+			out[i] = s.Draw(seed, rdma.Tag(i/100), uint64(i%100), "").Kind
 		}
 		return out
 	}
