@@ -25,8 +25,8 @@ type Difference struct {
 	// was written (a mirror that holds messages twice, out of order, or broken).
 	Kind   string          `json:"kind"`
 	Detail string          `json:"detail,omitempty"` // of damaged_*
-	Fields []string        `json:"fields"` // keys of the JSON form that differ
-	Left   json.RawMessage `json:"left"`   // null if it lacks the event
+	Fields []string        `json:"fields"`           // keys of the JSON form that differ
+	Left   json.RawMessage `json:"left"`             // null if it lacks the event
 	Right  json.RawMessage `json:"right"`
 }
 

@@ -38,7 +38,12 @@ func (c *Checker) answered(n *node, r *room, e *events.Event, p *events.AckSent)
 // has drained, on a node that lived on. Only a drain of the life that runs at
 // the end counts: between a drain and its ACK a node may die.
 func (c *Checker) unanswered(n *node) {
-	const patience = 1000 // ms; drain and ACK are decided in one step
+	c.unansweredFor(n, 1000) // ms; drain and ACK are decided in one step
+}
+
+// unansweredFor reports the targets that wait for more than patience, in ms,
+// and forgets them.
+func (c *Checker) unansweredFor(n *node, patience uint64) {
 	var late []ackTarget
 	for at := range n.targets {
 		r := n.rooms[at.room]
@@ -54,6 +59,7 @@ func (c *Checker) unanswered(n *node) {
 	})
 	for _, at := range late {
 		h, r := n.targets[at], n.rooms[at.room]
+		delete(n.targets, at)
 		c.found = append(c.found, Violation{
 			Invariant: "I5", Node: n.name, Room: r.number, RoomSeq: r.seq, Page: NoPage, Seq: h.event.Seq,
 			Detail: at.to + " waits for the ACK of " + at.rank + ", which has drained, and was never answered",

@@ -44,10 +44,14 @@ type Checker struct {
 	found []Violation
 	late  []lateWrite // landings seen from the writer's side, settled by Finish
 	chain bool
+	ended int            // ended rooms kept for each node
+	told  map[place]bool // I1 that Take handed out
 }
 
 // New is a checker that has seen nothing.
-func New() *Checker { return &Checker{nodes: map[string]*node{}} }
+func New() *Checker {
+	return &Checker{nodes: map[string]*node{}, told: map[place]bool{}, ended: maxEnded}
+}
 
 // CheckChain makes the checker recompute each node's hash chain as well
 // (events.md I9). It is for events read from a log; a machine's fresh events
@@ -80,18 +84,22 @@ func (c *Checker) Feed(e *events.Event) {
 // Finish settles what only the end of the history decides, and returns every
 // violation in the order found. The checker must not be fed afterwards.
 func (c *Checker) Finish() []Violation {
+	for _, name := range c.names() {
+		n := c.nodes[name]
+		c.unanswered(n)
+		c.lostPages(n)
+	}
+	c.settle(c.late)
+	return c.found
+}
+
+func (c *Checker) names() []string {
 	names := make([]string, 0, len(c.nodes))
 	for name := range c.nodes {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	for _, name := range names {
-		n := c.nodes[name]
-		c.unanswered(n)
-		c.lostPages(n)
-	}
-	c.settleLate()
-	return c.found
+	return names
 }
 
 // Violations are those found so far, without what Finish settles.
@@ -111,6 +119,7 @@ func (c *Checker) node(e *events.Event) *node {
 	n := c.nodes[e.Node]
 	if n == nil || (e.Seq == 1 && n.last > 0 && n.boot != e.Boot) {
 		fresh := newNode(e.Node, e.Seq)
+		fresh.keep = c.ended
 		if n != nil {
 			c.unanswered(n)
 			fresh.generation = n.generation

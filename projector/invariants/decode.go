@@ -137,7 +137,7 @@ func (c *Checker) lostPages(n *node) {
 	const patience = 60_000 // ms; the release is decided in the same step
 	seqs := make([]uint64, 0, len(n.rooms))
 	for seq, r := range n.rooms {
-		if r.whole && r.reserved && r.failed && r.released == nil && len(r.published) == 0 &&
+		if r.whole && r.reserved && r.failed && !r.lostTold && r.released == nil && len(r.published) == 0 &&
 			r.endBoot == n.boot && n.millis > r.endMillis+patience {
 			seqs = append(seqs, seq)
 		}
@@ -145,6 +145,7 @@ func (c *Checker) lostPages(n *node) {
 	slices.Sort(seqs)
 	for _, seq := range seqs {
 		r := n.rooms[seq]
+		r.lostTold = true
 		c.found = append(c.found, Violation{
 			Invariant: "I11", Node: n.name, Room: r.number, RoomSeq: seq, Page: NoPage, Seq: r.outcome,
 			Detail: "the room failed, nothing was published, and its pages were never released",

@@ -454,8 +454,73 @@ func TestEachFaultIsFound(t *testing.T) {
 				if got := names(vs); got != want {
 					t.Errorf("fault=%v: violated %q, want %q: %v", fault, got, want, vs)
 				}
+				followed(t, h)
 			}
 		})
+	}
+}
+
+// followed has the nodes live on, and holds a checker that hands its findings out
+// as they come, and is asked for what is overdue, against one that is asked at
+// the end.
+func followed(t *testing.T, h *historytest.History) {
+	t.Helper()
+	var found []invariants.Violation
+	h.At(600_000)
+	for _, node := range []string{"d", "p"} {
+		h.Add(node, 0, 0, "", nil, &events.PeerSuspect{Peer: "x"})
+	}
+	c, atEnd := invariants.New(), invariants.New()
+	for _, e := range h.All {
+		c.Feed(e)
+		atEnd.Feed(e)
+		found = append(found, c.Take()...)
+	}
+	c.Overdue()
+	found = append(found, c.Take()...)
+	c.Overdue()
+	if again := append(c.Take(), c.Finish()...); len(again) > 0 {
+		t.Errorf("found again: %v", again)
+	}
+	text := func(vs []invariants.Violation) (out []string) {
+		for _, v := range vs {
+			out = append(out, v.String())
+		}
+		slices.Sort(out)
+		return out
+	}
+	if have, want := text(found), text(atEnd.Finish()); !slices.Equal(have, want) {
+		t.Errorf("followed live: %q\nat the end: %q", have, want)
+	}
+}
+
+// A successor that is fed from what Needs says on judges open rooms whole.
+func TestNeedsReachesBackToTheOldestOpenRoom(t *testing.T) {
+	h := start()
+	done := h.At(10).Open(7, "d/0", pages, "p/0")
+	done.Write("p/0", 0, pages, true)
+	done.Succeed()
+	done.D("", &events.RoomFinished{})
+	done.Release(events.Basis_BASIS_SUCCESS)
+	done.P("p/0", &events.RoomCleared{})
+	open := h.At(20).Open(8, "d/0", pages, "p/0")
+	open.Post("p/0", 0, pages, false)
+	c := invariants.New()
+	rooms := map[string]uint64{}
+	for _, e := range h.All {
+		c.Feed(e)
+		if e.Room == 8 {
+			rooms[e.Node] = e.RoomSeq
+		}
+	}
+	if seq, peers := c.Needs("d"); seq != rooms["d"] || len(peers) != 0 {
+		t.Errorf("d needs %d and %v, want %d", seq, peers, rooms["d"])
+	}
+	if seq, peers := c.Needs("p"); seq != rooms["p"] || len(peers) != 1 || peers["d"] != rooms["d"] {
+		t.Errorf("p needs %d and %v, want %d and d from %d", seq, peers, rooms["p"], rooms["d"])
+	}
+	if seq, peers := c.Needs("nobody"); seq != 0 || peers != nil {
+		t.Errorf("nobody needs %d and %v", seq, peers)
 	}
 }
 

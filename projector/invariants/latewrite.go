@@ -9,10 +9,11 @@ import (
 // lateWrite is a write that ended, landed, after its pages were released, as
 // the writer's log tells it.
 type lateWrite struct {
-	at   Violation
-	room *room // of the decode node
-	pair pair
-	page uint32
+	at     Violation
+	room   *room // of the decode node
+	pair   pair
+	page   uint32
+	millis uint64 // when the writer's log has it
 }
 
 // closed ends a write. If its bytes landed and the decode incarnation it went
@@ -51,25 +52,22 @@ func (c *Checker) closed(n *node, e *events.Event, id uint64, landed bool) {
 			Detail: fmt.Sprintf("chunk %d of %s landed on %s after the release of room %s (event %d there)",
 				t.chunk, t.pair.rank, t.pair.to, dn.roomName(r.seq), r.released.seq),
 		}
-		c.late = append(c.late, lateWrite{at: v, room: r, pair: t.pair, page: page})
+		c.late = append(c.late, lateWrite{at: v, room: r, pair: t.pair, page: page, millis: events.HLC(e.Hlc).Millis()})
 	}
 }
 
-// settleLate reports the late writes that nothing on the decode node refused
-// and that it did not report itself.
-func (c *Checker) settleLate() {
-	type place struct {
-		number uint64
-		page   int64
-	}
+// settle reports the late writes that nothing on the decode node refused and
+// that it did not report itself.
+func (c *Checker) settle(late []lateWrite) {
 	seen := map[place]bool{}
 	for _, v := range c.found {
 		if v.Invariant == "I1" {
 			seen[place{v.Room, v.Page}] = true
 		}
 	}
-	for _, l := range c.late {
-		if pub := l.room.published.get(l.pair); pub.fenced || pub.rejected || seen[place{l.at.Room, l.at.Page}] {
+	for _, l := range late {
+		at := place{l.at.Room, l.at.Page}
+		if pub := l.room.published.get(l.pair); pub.fenced || pub.rejected || seen[at] || c.told[at] {
 			continue
 		}
 		c.found = append(c.found, l.at)

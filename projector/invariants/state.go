@@ -11,6 +11,7 @@ type node struct {
 	boot        uint64
 	incarnation uint64
 	millis      uint64 // of the last event
+	keep        int    // ended rooms at most
 
 	chainNext  uint32
 	chainKnown bool
@@ -71,6 +72,7 @@ type room struct {
 	succeeded bool
 	armed     uint64 // generation, 0 = not armed
 	released  *release
+	lostTold  bool // that its pages were never released
 
 	// prefill
 	aborted     uint64                // seq of the first AbortReceived that counts
@@ -146,7 +148,7 @@ func (n *node) end(r *room) {
 	r.gone = true
 	r.facts = nil
 	n.ended = append(n.ended, r.seq)
-	if len(n.ended) > maxEnded {
+	if len(n.ended) > n.keep {
 		old := n.rooms[n.ended[0]]
 		if old != nil {
 			for _, d := range old.dests {

@@ -3,7 +3,9 @@ package audit
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,11 +23,23 @@ import (
 const (
 	Settle = time.Second // some group commits and publishes, and a reconnect
 	Window = 1 << 16     // events; a few hundred bytes each
+	Lease  = 10 * time.Second
 )
 
-// connectTimeout bounds the wait for a server at the start; later ones are waited
-// for as long as it takes.
-const connectTimeout = 5 * time.Second
+const (
+	// connectTimeout bounds the wait for a server at the start; later ones are
+	// waited for as long as it takes.
+	connectTimeout = 5 * time.Second
+	// endedRooms are kept for each node, for what comes after their end: about a
+	// megabyte a node.
+	endedRooms = 1 << 12
+	// maxMarks bounds what is remembered of where a node's messages are: one that
+	// has an older room open is read again from there on.
+	maxMarks = 1 << 16
+	// peerBack is how many messages before a node's own a newly seen peer's log is
+	// read from: its rooms began before the node heard of them.
+	peerBack = 4096
+)
 
 // Options of Follow. URL and Report are required.
 type Options struct {
@@ -34,17 +48,33 @@ type Options struct {
 	Window  int
 	Report  func(replay.Finding) error // of one goroutine; an error ends Follow
 	Metrics *Metrics                   // may be nil
+
+	// Group is the name under which auditors share the nodes of a mirror, each
+	// node one auditor's at a time, and go on where the group was. Empty: all
+	// nodes, from the beginning, and nothing is kept.
+	Group string
+	Lease time.Duration // how long a node stays with an auditor that is gone
+	Note  func(string)  // told which nodes are this auditor's; may be nil
 }
 
-// Follow reads the mirror from its beginning and goes on with what comes, until
-// the context ends: then it returns nil. Errors are replay.ErrBadSource,
-// replay.ErrUnavailable, or Report's own.
+// errReplan ends a session: what is ours, or what must be read for it, changed.
+var errReplan = errors.New("plan changed")
+
+// Follow reads the mirror and goes on with what comes, until the context ends:
+// then it returns nil. Errors are replay.ErrBadSource, replay.ErrUnavailable, or
+// Report's own.
 func Follow(ctx context.Context, o Options) error {
 	if o.Settle <= 0 {
 		o.Settle = Settle
 	}
 	if o.Window <= 0 {
 		o.Window = Window
+	}
+	if o.Lease <= 0 {
+		o.Lease = Lease
+	}
+	if o.Note == nil {
+		o.Note = func(string) {}
 	}
 	server, cluster, err := mirror.ParseURL(o.URL)
 	if err != nil {
@@ -58,38 +88,187 @@ func Follow(ctx context.Context, o Options) error {
 		return replay.WithKind(err, replay.ErrUnavailable)
 	}
 	defer nc.Close()
-	it, err := messages(ctx, nc, cluster)
+	js, err := jetstream.New(nc)
 	if err != nil {
-		return replay.WithKind(errors.Wrapf(err, "follow %s", o.URL), replay.ErrUnavailable)
+		return replay.WithKind(err, replay.ErrUnavailable)
 	}
-	in := make(chan jetstream.Msg)
-	failed := make(chan error, 1)
-	done := make(chan struct{})
-	stop := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			msg, err := it.Next()
-			if err != nil {
-				failed <- err
-				return
-			}
-			select {
-			case in <- msg:
-			case <-stop:
-				return
+	if o.Group == "" {
+		filter := strings.TrimSuffix(mirror.SubjectLog(cluster, "x"), "x") + "*"
+		if cluster == "" {
+			filter = "pdlog.log.*.*" // store.md 6.5
+		}
+		return newFollower(o, js, nil).session(ctx, []string{filter}, 0)
+	}
+	return followGroup(ctx, o, js, cluster)
+}
+
+// unavailable is an error of the server's, unless it has a kind already.
+func unavailable(err error, url string) error {
+	if err == nil || errors.IsAny(err, replay.ErrBadSource, replay.ErrUnavailable) {
+		return err
+	}
+	return replay.WithKind(errors.Wrapf(err, "follow %s", mirror.Redact(url)), replay.ErrUnavailable)
+}
+
+// followGroup runs a session for each share of the nodes that the group gives.
+func followGroup(ctx context.Context, o Options, js jetstream.JetStream, cluster string) error {
+	at, nodes, err := onMirror(ctx, js, cluster)
+	if err != nil {
+		return unavailable(err, o.URL)
+	}
+	if len(at) != 1 {
+		return replay.WithKind(errors.Newf("the mirror holds clusters %s: name one, as in %s/%s", strings.Join(at, " and "), mirror.Redact(o.URL), at[0]), replay.ErrBadSource)
+	}
+	st, err := js.Stream(ctx, mirror.StreamLog)
+	if err != nil {
+		return unavailable(err, o.URL)
+	}
+	g, err := joinGroup(ctx, js, o.Group, at[0], o.Lease, st.CachedInfo().Config.Replicas)
+	if err != nil {
+		return unavailable(err, o.URL)
+	}
+	defer g.leave()
+	if _, err := g.tick(ctx, nodes); err != nil {
+		return unavailable(err, o.URL)
+	}
+	for {
+		o.Note(g.describe())
+		o.Metrics.owned(len(g.mine))
+		f := newFollower(o, js, g)
+		var subjects []string
+		var start uint64
+		g.again(ctx, func() (err error) {
+			subjects, start, err = f.plan(ctx)
+			return err
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := f.session(ctx, subjects, start); !errors.Is(err, errReplan) {
+			return unavailable(err, o.URL)
+		}
+		g.again(ctx, func() error {
+			_, err := g.tick(ctx, nodes)
+			return err
+		})
+	}
+}
+
+// again tries until it works or ctx ends: a server that is away comes back.
+func (g *group) again(ctx context.Context, try func() error) {
+	wait := time.NewTicker(g.lease / 4)
+	defer wait.Stop()
+	for try() != nil {
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// onMirror lists the clusters that match and the nodes of all of them, sorted.
+func onMirror(ctx context.Context, js jetstream.JetStream, cluster string) (clusters, nodes []string, err error) {
+	st, err := js.Stream(ctx, mirror.StreamLog)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := st.Info(ctx, jetstream.WithSubjectFilter("pdlog.log.>"))
+	if err != nil {
+		return nil, nil, err
+	}
+	for subject := range info.State.Subjects {
+		c, node, ok := mirror.SplitLog(subject)
+		if !ok || cluster != "" && c != cluster {
+			continue
+		}
+		clusters, nodes = append(clusters, c), append(nodes, node)
+	}
+	slices.Sort(clusters)
+	slices.Sort(nodes)
+	if len(nodes) == 0 {
+		return nil, nil, errors.New("the mirror holds no log")
+	}
+	return slices.Compact(clusters), nodes, nil
+}
+
+// plan says what to read for the nodes that are ours: their logs and those of
+// the nodes they write to, from the oldest message that any of them needs.
+func (f *follower) plan(ctx context.Context) (subjects []string, start uint64, err error) {
+	for node, h := range f.g.mine {
+		f.resumed[node] = h.claim
+		for _, name := range append([]string{node}, h.Peers...) {
+			if s := mirror.SubjectLog(f.g.cluster, name); !slices.Contains(subjects, s) {
+				subjects = append(subjects, s)
 			}
 		}
-	}()
-	defer func() {
-		close(stop)
-		it.Stop()
-		<-done
-	}()
-	f := &follower{o: o, lanes: map[laneKey]*lane{}, checker: invariants.New()}
-	f.checker.CheckChain()
-	tick := time.NewTicker(o.Settle / 4)
+		if start == 0 || h.Stream < start {
+			start = max(h.Stream, 1)
+		}
+	}
+	st, err := f.js.Stream(ctx, mirror.StreamLog)
+	if err != nil {
+		return nil, 0, err
+	}
+	if start > st.CachedInfo().State.LastSeq { // the stream was made anew (cases.md C-80)
+		start = 1
+	}
+	return subjects, start, nil
+}
+
+// session reads the subjects from message start on (0 = the first) until ctx
+// ends, then it returns nil; or until the plan changes: errReplan.
+func (f *follower) session(ctx context.Context, subjects []string, start uint64) error {
+	f.start = start
+	in, failed := make(chan jetstream.Msg), make(chan error, 1)
+	if len(subjects) > 0 {
+		c := jetstream.OrderedConsumerConfig{FilterSubjects: subjects}
+		if start > 1 {
+			c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, start
+		}
+		consumer, err := f.js.OrderedConsumer(ctx, mirror.StreamLog, c)
+		if err != nil {
+			return unavailable(err, f.o.URL)
+		}
+		const ahead = 16 // messages of up to 512 KiB
+		it, err := consumer.Messages(jetstream.PullMaxMessages(ahead))
+		if err != nil {
+			return unavailable(err, f.o.URL)
+		}
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				msg, err := it.Next()
+				if err != nil {
+					failed <- err
+					return
+				}
+				select {
+				case in <- msg:
+				case <-stop:
+					return
+				}
+			}
+		}()
+		defer func() {
+			close(stop)
+			it.Stop()
+			<-done
+		}()
+	}
+	err := f.run(ctx, in, failed)
+	if f.g != nil && err == nil {
+		f.save()
+	}
+	return err
+}
+
+func (f *follower) run(ctx context.Context, in <-chan jetstream.Msg, failed <-chan error) error {
+	tick := time.NewTicker(f.o.Settle / 4)
 	defer tick.Stop()
+	round := time.NewTicker(f.o.Lease / 4)
+	defer round.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -98,48 +277,108 @@ func Follow(ctx context.Context, o Options) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return replay.WithKind(errors.Wrapf(err, "follow %s", o.URL), replay.ErrUnavailable)
+			return unavailable(err, f.o.URL)
 		case msg := <-in:
 			if err := f.message(msg); err != nil {
 				return err
 			}
-			if f.queued > o.Window {
-				if err := f.emit(time.Now().Add(-o.Settle)); err != nil {
+			if f.queued > f.o.Window {
+				if err := f.emit(time.Now().Add(-f.o.Settle)); err != nil {
 					return err
 				}
 			}
 		case <-tick.C:
-			if err := f.emit(time.Now().Add(-o.Settle)); err != nil {
+			if err := f.emit(time.Now().Add(-f.o.Settle)); err != nil {
+				return err
+			}
+		case <-round.C:
+			if err := f.round(ctx); err != nil && ctx.Err() == nil {
 				return err
 			}
 		}
 	}
 }
 
-func messages(ctx context.Context, nc *nats.Conn, cluster string) (jetstream.MessagesContext, error) {
-	js, err := jetstream.New(nc)
+// round reports what is late for good, and has the group renew what is ours.
+func (f *follower) round(ctx context.Context) error {
+	f.checker.Overdue()
+	if err := f.tell(true); err != nil || f.g == nil {
+		return err
+	}
+	more := f.save()
+	_, nodes, err := onMirror(ctx, f.js, f.g.cluster)
 	if err != nil {
-		return nil, err
+		return nil //nolint:nilerr // the server is away: the lease says how long that is no matter
 	}
-	subject := "pdlog.log.*.*" // store.md 6.5
-	if cluster != "" {
-		subject = strings.TrimSuffix(mirror.SubjectLog(cluster, "x"), "x") + "*"
+	changed, err := f.g.tick(ctx, nodes)
+	if err == nil && (changed || more) {
+		return errReplan
 	}
-	c, err := js.OrderedConsumer(ctx, mirror.StreamLog, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
-	if err != nil {
-		return nil, err
+	return nil
+}
+
+// save notes in the claims how far each node was judged, and from where a
+// successor has to read. more: there is a peer whose log is not read yet.
+func (f *follower) save() (more bool) {
+	for node, h := range f.g.mine {
+		ln := f.current[node]
+		if ln == nil || ln.out == 0 {
+			continue
+		}
+		if ln.key.log != h.LogID || ln.out > h.Seq {
+			h.LogID, h.Seq = ln.key.log, ln.out
+		}
+		from, peers := f.checker.Needs(node)
+		stream := ln.message(from)
+		for peer, seq := range peers {
+			if peer == node {
+				continue
+			}
+			if !slices.Contains(h.Peers, peer) {
+				h.Peers = append(h.Peers, peer)
+				more = true
+			}
+			if p := f.current[peer]; p != nil {
+				stream = min(stream, p.message(seq))
+			} else {
+				stream = max(stream, peerBack+1) - peerBack
+			}
+		}
+		h.Stream = stream
 	}
-	const ahead = 16 // messages of up to 512 KiB
-	return c.Messages(jetstream.PullMaxMessages(ahead))
+	return more
 }
 
 type laneKey struct{ node, log string }
 
 // lane is one node's log.
 type lane struct {
+	key     laneKey
 	waiting []arrived
 	last    uint64 // read
 	out     uint64 // handed on
+	marks   []mark // where its messages are on the stream, the newest ones
+}
+
+// mark is a message: the last event in it, and its stream sequence.
+type mark struct{ last, stream uint64 }
+
+// message is the stream sequence of the message that holds an event; of the
+// oldest one known, if that is gone.
+func (ln *lane) message(seq uint64) uint64 {
+	i, _ := slices.BinarySearchFunc(ln.marks, seq, func(m mark, seq uint64) int {
+		switch {
+		case m.last < seq:
+			return -1
+		case m.last > seq:
+			return 1
+		}
+		return 0
+	})
+	if len(ln.marks) == 0 {
+		return 1
+	}
+	return ln.marks[min(i, len(ln.marks)-1)].stream
 }
 
 type arrived struct {
@@ -149,12 +388,29 @@ type arrived struct {
 
 type follower struct {
 	o       Options
+	js      jetstream.JetStream
+	g       *group           // nil: alone
+	resumed map[string]claim // as the session found them
+	start   uint64
 	cluster string
 	lanes   map[laneKey]*lane
+	current map[string]*lane // by node: the log it has now
 	queued  int
 	checker *invariants.Checker
-	told    int
 }
+
+func newFollower(o Options, js jetstream.JetStream, g *group) *follower {
+	f := &follower{
+		o: o, js: js, g: g, resumed: map[string]claim{}, lanes: map[laneKey]*lane{}, current: map[string]*lane{},
+		checker: invariants.New(),
+	}
+	f.checker.CheckChain()
+	f.checker.Bound(endedRooms)
+	return f
+}
+
+// ours says whether a node's findings are ours to report.
+func (f *follower) ours(node string) bool { return f.g == nil || f.g.mine[node] != nil }
 
 // message takes one message: frames of one node.
 func (f *follower) message(msg jetstream.Msg) error {
@@ -164,17 +420,18 @@ func (f *follower) message(msg jetstream.Msg) error {
 	case f.cluster == "":
 		f.cluster = cluster
 	case f.cluster != cluster:
-		return replay.WithKind(errors.Newf("the mirror holds clusters %s and %s: name one, as in %s/%s", f.cluster, cluster, f.o.URL, f.cluster), replay.ErrBadSource)
+		return replay.WithKind(errors.Newf("the mirror holds clusters %s and %s: name one, as in %s/%s", f.cluster, cluster, mirror.Redact(f.o.URL), f.cluster), replay.ErrBadSource)
 	}
 	k := laneKey{node, msg.Headers().Get(mirror.HeaderLogID)}
 	ln := f.lanes[k]
 	if ln == nil {
-		ln = &lane{}
+		ln = &lane{key: k}
 		f.lanes[k] = ln
 		f.o.Metrics.nodes(len(f.lanes))
 	}
-	now, again := time.Now(), uint64(0)
-	_, _, err := events.DecodeFrames(msg.Data(), node, func(e *events.Event) error {
+	f.current[node] = ln
+	now, again, fresh := time.Now(), uint64(0), ln.last == 0
+	first, last, err := events.DecodeFrames(msg.Data(), node, func(e *events.Event) error {
 		if e.Seq <= ln.last {
 			again = e.Seq
 			return nil
@@ -184,6 +441,16 @@ func (f *follower) message(msg jetstream.Msg) error {
 		f.queued++
 		return nil
 	})
+	if meta, merr := msg.Metadata(); merr == nil && f.g != nil && last.Count > 0 {
+		ln.marks = append(ln.marks, mark{last.LastSeq, meta.Sequence.Stream})
+		if len(ln.marks) > maxMarks {
+			ln.marks = slices.Delete(ln.marks, 0, maxMarks/2)
+		}
+	}
+	if r := f.resumed[node]; fresh && f.start > 1 && r.LogID == k.log && first.FirstSeq > r.Seq+1 {
+		f.g.mine[node].Stream = 0 // the stream is another one: its events are found by their own numbers
+		return errReplan
+	}
 	if err != nil {
 		if err := f.report(replay.Finding{Invariant: "I10", Node: node, Seq: ln.last + 1, Detail: fmt.Sprintf("a message of the mirror does not decode: %v", err)}); err != nil {
 			return err
@@ -208,12 +475,11 @@ func (f *follower) emit(before time.Time) error {
 		ln.out = e.Seq
 		f.queued--
 		f.checker.Feed(e)
-		f.o.Metrics.event(e)
-		all := f.checker.Violations()
-		for ; f.told < len(all); f.told++ {
-			if err := f.report(replay.Findings(all[f.told : f.told+1])[0]); err != nil {
-				return err
-			}
+		if f.ours(e.Node) {
+			f.o.Metrics.event(e)
+		}
+		if err := f.tell(false); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -258,7 +524,46 @@ func (f *follower) waits(e *events.Event) bool {
 	return false
 }
 
+// tell reports what the checker has found. late: it was found by what did not
+// come.
+func (f *follower) tell(late bool) error {
+	for _, v := range replay.Findings(f.checker.Take()) {
+		r, ln := f.resumed[v.Node], f.current[v.Node]
+		if !late && v.Seq <= r.Seq && ln != nil && ln.key.log == r.LogID {
+			continue // it was reported before this session
+		}
+		name := fingerprint(v)
+		if late && slices.Contains(r.Late, name) {
+			continue
+		}
+		if err := f.report(v); err != nil {
+			return err
+		}
+		if late && f.g != nil && f.g.mine[v.Node] != nil {
+			h := f.g.mine[v.Node]
+			if h.Late = append(h.Late, name); len(h.Late) > maxLate {
+				h.Late = slices.Delete(h.Late, 0, maxLate/2)
+			}
+		}
+	}
+	return nil
+}
+
+// fingerprint names a finding.
+func fingerprint(v replay.Finding) string {
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(v.Text()))
+	return fmt.Sprintf("%016x", sum.Sum64())
+}
+
+// report hands a finding on if its node is ours, and for as long as it is.
 func (f *follower) report(v replay.Finding) error {
+	if !f.ours(v.Node) {
+		return nil
+	}
+	if f.g != nil && time.Now().After(f.g.mine[v.Node].until) {
+		return errReplan
+	}
 	f.o.Metrics.violation(v)
 	return f.o.Report(v)
 }

@@ -14,6 +14,7 @@ type Metrics struct {
 	seq        *prometheus.GaugeVec
 	violations *prometheus.CounterVec
 	logs       prometheus.Gauge
+	mine       prometheus.Gauge
 }
 
 // NewMetrics registers the auditor's metrics.
@@ -22,9 +23,10 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		events:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pdreplay_audit_events_total", Help: "Events checked, by node."}, []string{"node"}),
 		seq:        prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pdreplay_audit_last_seq", Help: "Sequence of the newest event checked, by node."}, []string{"node"}),
 		violations: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pdreplay_audit_violations_total", Help: "Violations found, by invariant."}, []string{"invariant"}),
-		logs:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "pdreplay_audit_logs", Help: "Logs that the mirror holds."}),
+		logs:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "pdreplay_audit_logs", Help: "Logs that are read."}),
+		mine:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "pdreplay_audit_nodes", Help: "Nodes that this auditor judges for its group."}),
 	}
-	for _, c := range []prometheus.Collector{m.events, m.seq, m.violations, m.logs} {
+	for _, c := range []prometheus.Collector{m.events, m.seq, m.violations, m.logs, m.mine} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -48,5 +50,11 @@ func (m *Metrics) violation(v replay.Finding) {
 func (m *Metrics) nodes(n int) {
 	if m != nil {
 		m.logs.Set(float64(n))
+	}
+}
+
+func (m *Metrics) owned(n int) {
+	if m != nil {
+		m.mine.Set(float64(n))
 	}
 }

@@ -104,7 +104,7 @@ func (r *reader) find(f Finding) {
 }
 
 func (r *reader) message(msg jetstream.Msg, streamSeq uint64) error {
-	cluster, node, ok := splitLog(msg.Subject())
+	cluster, node, ok := SplitLog(msg.Subject())
 	f := Finding{Kind: FindingMessage, Cluster: cluster, Node: node, StreamSeq: streamSeq}
 	h, err := parseLogHead(msg.Headers())
 	if !ok || err != nil {
@@ -190,7 +190,7 @@ func Nodes(ctx context.Context, nc *nats.Conn, cluster string) ([]NodeInfo, erro
 	}
 	var out []NodeInfo
 	for subject, n := range info.State.Subjects {
-		c, node, ok := splitLog(subject)
+		c, node, ok := SplitLog(subject)
 		if !ok {
 			continue
 		}

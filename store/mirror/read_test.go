@@ -139,7 +139,7 @@ func TestNamesBecomeTokensAndBack(t *testing.T) {
 		if strings.ContainsAny(tok, ".*> \t\r\n") || untoken(tok) != name {
 			t.Fatalf("%q became %q and %q", name, tok, untoken(tok))
 		}
-		c, n, ok := splitLog(SubjectLog(name, "n.1"))
+		c, n, ok := SplitLog(SubjectLog(name, "n.1"))
 		if c != name || n != "n.1" || !ok {
 			t.Fatalf("split: %q %q %v", c, n, ok)
 		}

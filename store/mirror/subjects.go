@@ -89,8 +89,8 @@ func orAny(name string) string {
 	return token(name)
 }
 
-// splitLog takes a log subject apart.
-func splitLog(subject string) (cluster, node string, ok bool) {
+// SplitLog takes a log subject apart.
+func SplitLog(subject string) (cluster, node string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, prefixLog)
 	c, n, ok2 := strings.Cut(rest, ".")
 	return untoken(c), untoken(n), ok && ok2 && !strings.Contains(n, ".")

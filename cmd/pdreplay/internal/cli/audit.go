@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"regexp"
 	"time"
 
 	"github.com/cockroachdb/errors"
@@ -17,15 +18,24 @@ import (
 	"github.com/pdlog/pdlog/replay/audit"
 )
 
+var groupWord = regexp.MustCompile(`^[A-Za-z0-9_-]*$`)
+
 func auditCommand(sys Sys) *cobra.Command {
 	c := &cobra.Command{
 		Use: "audit nats://HOST:PORT[/CLUSTER]", Short: "follows the fleet live and prints violations as they happen", Args: command.ExactArgs("nats://HOST:PORT"),
-		Long: `Follows the mirror of a fleet from its beginning on and prints a line (a JSON
-object with -o json) per violation, as it happens, until it is interrupted.
---once checks what is there now and ends. Exit 1 if there was a violation.`,
+		Long: `Follows the mirror of a fleet and prints a line (a JSON object with -o json) per
+violation, as it happens, until it is interrupted. Exit 1 if there was one.
+
+Auditors of one --group share the nodes, each node one auditor's at a time; the
+nodes of one that ends, or is cut off, go to the others. How far each node was
+judged is kept on the server, so that an auditor that starts again goes on where
+the group was: what was reported is not reported again. --group "" follows all
+nodes from their beginning and keeps nothing; --once checks what is there now,
+whole, and ends.`,
 	}
 	out := outputFlag(c.Flags())
 	metrics := c.Flags().String("metrics", "", "address for Prometheus metrics, e.g. :9464")
+	group := c.Flags().String("group", "default", "name under which auditors share the nodes and go on where they were; letters, digits, - and _")
 	once := c.Flags().Bool("once", false, "check what is there now, then end")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		found := 0
@@ -44,7 +54,12 @@ object with -o json) per violation, as it happens, until it is interrupted.
 		case *once:
 			err = auditOnce(c.Context(), args[0], report)
 		default:
-			err = auditLive(c.Context(), args[0], *metrics, report)
+			if !groupWord.MatchString(*group) {
+				return command.Usagef("audit: --group: want letters, digits, - and _, have %q", *group)
+			}
+			err = auditLive(c.Context(), audit.Options{URL: args[0], Report: report, Group: *group, Note: func(text string) {
+				_, _ = fmt.Fprintln(sys.Stderr, text)
+			}}, *metrics)
 		}
 		if err == nil && found > 0 {
 			return command.ErrBad
@@ -79,8 +94,7 @@ func auditOnce(ctx context.Context, url string, report func(replay.Finding) erro
 // closeWait is how long a scrape under way may take when the auditor ends.
 const closeWait = 5 * time.Second
 
-func auditLive(ctx context.Context, url, metrics string, report func(replay.Finding) error) error {
-	o := audit.Options{URL: url, Report: report}
+func auditLive(ctx context.Context, o audit.Options, metrics string) error {
 	if metrics == "" {
 		return audit.Follow(ctx, o)
 	}
