@@ -16,7 +16,7 @@ PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
 BUF_VERSION      := v1.75.0
 
-.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store crash mirror-kills fuzz test-browser test-rxe build-verbs clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store bench-mirror crash mirror-kills fuzz test-browser test-rxe build-verbs clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -114,6 +114,12 @@ bench-rdma: build ## the data planes beside raw TCP, memcpy and UCX
 
 bench-store: deps ## the log beside a raw write and db.Batch
 	$(GO) test -run '^$$' -bench 'Commit|Producers|Open' -benchtime=1x -count=1 ./store
+
+# The log's own rate and bare JetStream publishing of the same messages in the same
+# run; BENCH_SECONDS of 200,000 events a second.
+BENCH_SECONDS ?= 60
+bench-mirror: deps ## the mirror beside bare JetStream, one server and three, sync always
+	PDLOG_BENCH_SECONDS=$(BENCH_SECONDS) $(GO) test -run '^$$' -bench BenchmarkMirror -benchtime=1x -count=1 -timeout 30m ./store/mirror
 
 crash: deps-test ## 50,000 crash images of the log, 6,000 flipped bits
 	PDLOG_FLIPS=6000 $(GO) test -count=1 -v -run 'Flip|Truncated' ./store

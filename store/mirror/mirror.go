@@ -97,6 +97,7 @@ type Mirror struct {
 	mu       sync.Mutex
 	progress chan struct{} // closed and replaced when mirrored or audited moves
 	synced   bool          // mirrored was read from the stream at least once
+	began    time.Time     // Run was called
 	logErr   error         // what keeps the log lane from going on
 	auditErr error
 }
@@ -146,11 +147,21 @@ func (m *Mirror) Lag() uint64 {
 }
 
 // Behind is how many durable events the mirror lacks and how old the oldest of
-// them is by the clock of its event. It reads one frame of the log.
+// them is by the clock of its event; while the stream was not read yet, how long
+// that has been so. It reads one frame of the log.
 func (m *Mirror) Behind(now time.Time) (lag uint64, age time.Duration) {
 	lag = m.Lag()
 	if lag == 0 {
 		return 0, 0
+	}
+	m.mu.Lock()
+	synced, began := m.synced, m.began
+	m.mu.Unlock()
+	if !synced {
+		if began.IsZero() {
+			return lag, 0
+		}
+		return lag, max(now.Sub(began), 0)
 	}
 	log := m.opts.Log
 	frames, err := log.ReadFrames(max(m.mirrored.Load()+1, log.First()), 1)
@@ -241,11 +252,15 @@ func (m *Mirror) notice(kind NoticeKind, detail string) {
 // (store.ErrClosed), or the stream turns out not to be this log's copy
 // (ErrMirrorAhead, ErrMirrorDiverged). Every other trouble is waited out.
 func (m *Mirror) Run(ctx context.Context) error {
+	m.mu.Lock()
+	m.began = time.Now()
+	m.mu.Unlock()
 	nc := m.opts.Conn
 	if nc == nil {
 		var err error
 		nc, err = Dial(m.opts.URL, m.opts.Access,
 			nats.Name("pdlog mirror "+m.opts.Node),
+			nats.Timeout(m.opts.PublishTimeout),
 			nats.RetryOnFailedConnect(true),
 			nats.IgnoreAuthErrorAbort(), // credentials are put right without a restart of the node
 			nats.MaxReconnects(-1),
