@@ -16,7 +16,7 @@ PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
 BUF_VERSION      := v1.75.0
 
-.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store bench-mirror crash mirror-kills fuzz test-browser test-rxe build-verbs clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store bench-mirror crash mirror-kills sim fuzz test-browser test-rxe build-verbs clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -131,6 +131,12 @@ bench-replay: deps ## reading 10,000,000 events, beside a bare read and decode
 
 mirror-kills: deps ## 500 nodes and 100 servers killed, on one JetStream server and on three
 	PDLOG_MIRROR_KILLS=500 $(GO) test -count=1 -timeout 60m -v -run TestKills ./store/mirror
+
+# make sim SEED=17 runs one seed again; OUT=run.jsonl keeps its log for pdreplay.
+SEED ?= 1
+SEEDS ?= 1
+sim: deps ## one seed of the fleet simulation, or SEEDS of them
+	@$(GO) run ./test/sim/cmd/pdsim -seed $(SEED) -seeds $(SEEDS) -v $(if $(OUT),-out $(OUT)) $(SIM_FLAGS)
 
 test-browser: deps ## the pictures of pdreplay in a real Chromium
 	$(call apt,chromium)

@@ -197,6 +197,7 @@ func toExt(x *Extension) *projector.Ext {
 	out := &projector.Ext{
 		Node: x.Node, Boot: x.Boot, Incarnation: x.Incarnation, HLC: x.HLC, RoomSeq: x.RoomSeq, CauseSeq: x.CauseSeq,
 		Proof: events.Proof(x.Proof), Reason: x.Reason, LogSince: x.LogSince, LogID: x.LogID, SeenLogID: x.SeenLogID, SeenSeq: x.SeenSeq,
+		PublishedBoot: x.PublishedBoot,
 	}
 	if x.Drained.Set {
 		d := x.Drained.V
@@ -223,6 +224,7 @@ func fromExt(with bool, x *projector.Ext) *Extension {
 	out := &Extension{
 		Node: x.Node, Boot: x.Boot, Incarnation: x.Incarnation, HLC: x.HLC, RoomSeq: x.RoomSeq, CauseSeq: x.CauseSeq,
 		Proof: Proof(x.Proof), Reason: x.Reason, LogSince: x.LogSince, LogID: x.LogID, SeenLogID: x.SeenLogID, SeenSeq: x.SeenSeq,
+		PublishedBoot: x.PublishedBoot,
 	}
 	if len(out.Reason) > maxReason {
 		out.Reason = out.Reason[:maxReason]

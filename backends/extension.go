@@ -73,6 +73,7 @@ type Extension struct {
 	// sent is kept at any length: it then equals no log's id.
 	LogID, SeenLogID []byte
 	SeenSeq          uint64 // highest sequence of SeenLogID the sender has on record
+	PublishedBoot    uint64 // ABORT: the receiver's boot that the room was published to; 0 = not known
 }
 
 // Why an extension frame was ignored (wire.md 9.7).

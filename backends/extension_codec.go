@@ -89,6 +89,8 @@ func (e *Extension) unmarshal(b []byte) bool {
 			e.SeenLogID = append([]byte(nil), f.bytes...)
 		case num == 15 && f.typ == protowire.VarintType:
 			e.SeenSeq = f.num
+		case num == 16 && f.typ == protowire.Fixed64Type:
+			e.PublishedBoot = f.num
 		}
 		return true
 	})
@@ -195,7 +197,7 @@ func (e *Extension) appendFrame(b []byte) ([]byte, error) {
 		Node: e.Node, Boot: e.Boot, Incarnation: e.Incarnation, Hlc: e.HLC,
 		RoomSeq: e.RoomSeq, CauseSeq: e.CauseSeq,
 		Proof: wirepb.Proof(e.Proof), Reason: cutText(strings.ToValidUTF8(e.Reason, "\uFFFD"), maxExtReason),
-		LogSince: e.LogSince, LogId: e.LogID, SeenLogId: e.SeenLogID, SeenSeq: e.SeenSeq,
+		LogSince: e.LogSince, LogId: e.LogID, SeenLogId: e.SeenLogID, SeenSeq: e.SeenSeq, PublishedBoot: e.PublishedBoot,
 	}
 	if e.Drained.Set {
 		m.Drained = &e.Drained.V

@@ -216,6 +216,7 @@ func (o *object) ext(e *Extension, ignored string) {
 		o.hex("seen_log_id", e.SeenLogID)
 	}
 	o.nonZero("seen_seq", e.SeenSeq)
+	o.nonZero("published_boot", e.PublishedBoot)
 	o.b = append(o.b, '}')
 }
 

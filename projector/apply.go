@@ -31,6 +31,7 @@ func (m *Machine) apply(e *events.Event) {
 	case *events.Event_ConfigChanged:
 		if p.ConfigChanged.Values["unknown_past"] == "true" {
 			st.UnknownPast, st.OlderCopy = true, true
+			st.Lives = map[uint64]bool{st.Boot: true}
 		}
 	case *events.Event_PastSettled:
 		delete(st.Unsettled, p.PastSettled.Peer)
@@ -71,6 +72,10 @@ func (m *Machine) applyStarted(e *events.Event, p *events.NodeStarted) {
 		r.Copies = nil // they ended with the process that made them
 	}
 	st.Boot, st.Incarnation = e.Boot, e.Incarnation
+	if p.UnknownPast {
+		clear(st.Lives)
+	}
+	st.Lives[e.Boot] = true
 	st.LogID = p.LogId
 	st.Started = true
 	st.Clean = false
@@ -154,6 +159,7 @@ func (m *Machine) applyDecode(e *events.Event) {
 		}
 		st.Rooms[r.Seq] = r
 		st.Current[r.Room] = r.Seq
+		st.byNumber[r.Room] = append(st.byNumber[r.Room], r.Seq)
 		m.learn(e, r)
 		return
 	case *events.Event_AckReceived:
@@ -346,6 +352,7 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 		st.auxFree.add(int(r.Aux))
 	}
 	delete(st.Rooms, r.Seq)
+	st.leaveNumber(r.Room, r.Seq)
 	if p.Unsafe {
 		st.Unsafe[r.Seq] = r
 	}
@@ -365,7 +372,7 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 	for len(st.knownQ) > 0 && st.knownQ[0].at+knownFor < e.Clock() {
 		ref := st.knownQ[0]
 		st.knownQ = st.knownQ[1:]
-		if old := st.Known[ref.room]; old != nil && old.At == ref.at && st.Current[ref.room] == 0 {
+		if old := st.Known[ref.room]; old != nil && old.At == ref.at && len(st.byNumber[ref.room]) == 0 {
 			delete(st.Known, ref.room)
 		}
 	}

@@ -1,8 +1,6 @@
 package projector
 
 import (
-	"slices"
-
 	"github.com/pdlog/pdlog/events"
 )
 
@@ -10,7 +8,10 @@ func (m *Machine) applyPrefill(e *events.Event) {
 	st := m.st
 	switch p := e.Payload.(type) {
 	case *events.Event_RoomOpened:
-		r := m.newPRoom(e)
+		r := st.PRooms[e.RoomSeq]
+		if r == nil {
+			r = m.newPRoom(e)
+		}
 		r.Awaited = true
 		r.RequestID, r.TraceID = p.RoomOpened.RequestId, p.RoomOpened.TraceId
 		for _, pr := range p.RoomOpened.Pairs {
@@ -189,15 +190,28 @@ func (m *Machine) forget(r *PRoom) {
 		rc.Dests = append(rc.Dests, rd)
 	}
 	delete(st.PRooms, r.Seq)
-	if left := slices.DeleteFunc(st.byNumber[r.Room], func(k roomKey) bool { return k == r.Seq }); len(left) > 0 {
-		st.byNumber[r.Room] = left
-	} else {
-		delete(st.byNumber, r.Room)
-	}
+	st.leaveNumber(r.Room, r.Seq)
 	if st.PCurrent[r.Room] == r.Seq {
 		delete(st.PCurrent, r.Room)
 	}
 	m.addReceipt(rc)
+}
+
+// leaveNumber takes an incarnation out of those of its room number. The list is
+// not changed in place: a caller may be walking it.
+func (st *State) leaveNumber(room uint64, key roomKey) {
+	list := st.byNumber[room]
+	left := make([]roomKey, 0, len(list))
+	for _, k := range list {
+		if k != key {
+			left = append(left, k)
+		}
+	}
+	if len(left) > 0 {
+		st.byNumber[room] = left
+	} else {
+		delete(st.byNumber, room)
+	}
 }
 
 func (m *Machine) addReceipt(rc *Receipt) {

@@ -278,6 +278,8 @@ type Ext struct {
 	LogID       []byte
 	SeenLogID   []byte
 	SeenSeq     uint64
+	// PublishedBoot is the receiver's boot that the room was published to.
+	PublishedBoot uint64
 }
 
 // WireRegister: a decode rank registers with one of our prefill ranks.

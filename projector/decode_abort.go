@@ -83,7 +83,7 @@ func (m *Machine) sendAbort(r *Room, p *Pair, attempt uint64) {
 	}
 	x := m.ext(r.Seq, m.st.Seq)
 	x.Reason = r.Reason
-	x.SeenLogID = p.LogID
+	x.SeenLogID, x.PublishedBoot = p.LogID, p.Boot
 	if bytes.Equal(p.LogID, peer.LogID) {
 		x.SeenSeq = peer.SeenSeq
 	}
@@ -166,7 +166,7 @@ func (m *Machine) ack(c WireAck) {
 		m.tryRelease(r)
 	case ev.Why == events.NotCounted_NOT_COUNTED_CANNOT_TELL && p != nil:
 		m.cannotTell(r, p, seq)
-	case ev.Why == events.NotCounted_NOT_COUNTED_NO_PROOF && p != nil && p.PDLog && p.owesEvidence() && (x == nil || misfit):
+	case ev.Why == events.NotCounted_NOT_COUNTED_NO_PROOF && p != nil && p.PDLog && p.owesEvidence() && (x == nil || misfit || x.RoomSeq != r.Seq):
 		m.askAgain(r, p)
 	}
 	m.touch(r.Seq)
@@ -201,24 +201,9 @@ func (m *Machine) ackRoom(c WireAck, x *Ext) *Room {
 	return m.current(c.Room)
 }
 
-// incarnations lists the room's incarnations that still hold something.
-func (m *Machine) incarnations(room uint64) []roomKey {
-	cur := m.current(room)
-	if cur == nil {
-		return nil
-	}
-	// Older ones are rare: held while the number was opened again.
-	var out []roomKey
-	if k := m.st.Known[room]; k != nil && k.Uses > 1 {
-		for _, key := range sortedKeys(m.st.Rooms) {
-			if m.st.Rooms[key].Room == room {
-				out = append(out, key)
-			}
-		}
-		return out
-	}
-	return []roomKey{cur.Seq}
-}
+// incarnations lists the room's incarnations that still hold something, oldest
+// first. The newest may be over before an older one that is held.
+func (m *Machine) incarnations(room uint64) []roomKey { return m.st.byNumber[room] }
 
 // judgeAck says why an ACK does not count; 0 = it counts (release rule 2,
 // wire.md 9.5).
@@ -239,7 +224,7 @@ func (m *Machine) judgeAck(r *Room, p *Pair, c WireAck, x *Ext, misfit bool) eve
 		return events.NotCounted_NOT_COUNTED_CANNOT_TELL
 	}
 	if p.PDLog {
-		if x == nil || misfit || c.Generation == nil || !m.proves(p, x) {
+		if x == nil || misfit || c.Generation == nil || x.RoomSeq != r.Seq || !m.proves(p, x) { // a frame that names no incarnation proves nothing of this one
 			return events.NotCounted_NOT_COUNTED_NO_PROOF
 		}
 		return 0

@@ -161,9 +161,12 @@ func (m *Machine) fenceResult(c FenceResult) {
 	default: // a fence is not taken as done before it is proven
 		e.Payload = &events.Event_FenceFailed{FenceFailed: &events.FenceFailed{To: string(p.To), Lease: c.Lease, Reason: c.Reason}}
 		m.emit(e)
-		if r.settled() {
-			m.quarantine(r, "fence_failed")
-		}
+	}
+	if m.st.Rooms[r.Seq] == nil {
+		return
+	}
+	if len(r.missing()) > 0 && r.settled() { // the last of its fences has ended, and one of them has failed
+		m.quarantine(r, "fence_failed")
 	}
 	m.touch(c.RoomSeq)
 }

@@ -30,6 +30,8 @@ type Machine struct {
 	badPeer map[string]string
 	unsafe  map[uint64]bool    // leases whose room was released unsafely
 	limits  map[roomKey]uint64 // prefill: when a request's own time is over
+	older   bool               // a peer has seen more of this log than it holds
+	told    map[string]uint64  // decode node -> highest cause that a message of this life named to it
 }
 
 type retry struct {
@@ -55,6 +57,8 @@ func (m *Machine) reset() {
 	m.badPeer = map[string]string{}
 	m.unsafe = map[uint64]bool{}
 	m.limits = map[roomKey]uint64{}
+	m.older = false
+	m.told = map[string]uint64{}
 }
 
 // Apply folds one event of the log. Events come in sequence order.
@@ -256,6 +260,12 @@ func (m *Machine) ext(roomSeq, causeSeq uint64) Ext {
 		Node: m.cfg.Node, Boot: m.boot, Incarnation: m.inc, HLC: uint64(m.st.HLC),
 		RoomSeq: roomSeq, CauseSeq: causeSeq, LogID: m.st.LogID,
 	}
+}
+
+// extTo is the extension of a message to a decode node.
+func (m *Machine) extTo(node string, roomSeq, causeSeq uint64) Ext {
+	m.told[node] = max(m.told[node], causeSeq)
+	return m.ext(roomSeq, causeSeq)
 }
 
 func sortedKeys[K cmp.Ordered, V any](mp map[K]V) []K {

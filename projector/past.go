@@ -95,7 +95,8 @@ func (m *Machine) askPast(node string) {
 
 // strange says whether a decode node's message shows that this node has lost
 // something: it knew another log of this node, or more of this one than there
-// is (wire.md 9.5). Then the past is unknown from here on.
+// was when this life began, and than this life has told it (wire.md 9.5). Then
+// the past is unknown from here on.
 func (m *Machine) strange(x *Ext) (otherLog bool) {
 	if x == nil || len(x.SeenLogID) == 0 {
 		return false
@@ -103,7 +104,8 @@ func (m *Machine) strange(x *Ext) (otherLog bool) {
 	if !bytes.Equal(x.SeenLogID, m.st.LogID) {
 		return true
 	}
-	if x.SeenSeq > m.st.Seq && !m.st.UnknownPast {
+	if x.SeenSeq > max(m.st.LifeSince-1, m.told[x.Node]) && !m.older {
+		m.older = true // once a life: an earlier older copy does not excuse this one
 		m.emit(&events.Event{Cause: causeOf(x), Payload: &events.Event_ConfigChanged{ConfigChanged: &events.ConfigChanged{
 			Values: map[string]string{"unknown_past": "true", "why": "a peer has seen more of this log than it holds: it is an older copy"},
 		}}})

@@ -210,7 +210,7 @@ func (m *Machine) repeatStatus(at, to RankID, addr string) {
 			s := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(at), Payload: &events.Event_StatusSent{StatusSent: &events.StatusSent{
 				To: string(to), Status: d.StatusTold, Reason: r.Reason, DecodeRoomSeq: d.RoomSeq, Repeat: true,
 			}}})
-			x := m.ext(d.RoomSeq, s)
+			x := m.extTo(to.Node(), d.RoomSeq, s)
 			x.Reason = r.Reason
 			m.doAfter(s, SendStatus{
 				Room: r.Room, Rank: at, WireID: m.wireID(at), To: to, Address: addr, Success: ok, Reason: r.Reason,

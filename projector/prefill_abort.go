@@ -114,16 +114,24 @@ func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Rece
 		if rc.CannotTell {
 			proof = events.Proof_PROOF_CANNOT_TELL
 		}
+	case c.Ext != nil && c.Ext.PublishedBoot != 0 && !m.st.Lives[c.Ext.PublishedBoot]:
+		proof = events.Proof_PROOF_CANNOT_TELL // published to a life of which this log does not hold all
 	case rc == nil && seq != 0 && seq <= m.st.Watermark[ep.Rank.Node()]:
 		proof = events.Proof_PROOF_DRAINED
-	case otherLog, m.st.UnknownPast && (c.Ext == nil || !bytes.Equal(c.Ext.SeenLogID, m.st.LogID)), m.olderCopy():
+	case otherLog, m.st.UnknownPast && (c.Ext == nil || !bytes.Equal(c.Ext.SeenLogID, m.st.LogID)), m.olderCopy() && c.Ext.PublishedBoot == 0:
 		proof = events.Proof_PROOF_CANNOT_TELL // it was published before this log began
 	}
 	if rc != nil {
 		for _, d := range rc.Dests {
-			if d.Rank == c.At && d.To == ep.Rank && equalGen(d.Gen, c.Generation) && d.Gen != nil {
-				repeat = true
+			if d.Rank != c.At || d.To != ep.Rank || d.Gen == nil || c.Generation == nil {
+				continue
 			}
+			if *c.Generation < *d.Gen { // lower than the one that was answered: changes nothing (F47)
+				e.RoomSeq, e.GetAbortReceived().Stale = key, true
+				m.emit(e)
+				return
+			}
+			repeat = *c.Generation == *d.Gen
 		}
 	}
 	e.RoomSeq = key
@@ -213,7 +221,7 @@ func (m *Machine) sendAck(room uint64, key roomKey, rank, to RankID, addr string
 	s := m.emit(&events.Event{Room: room, RoomSeq: key, Rank: string(rank), Payload: &events.Event_AckSent{AckSent: &events.AckSent{
 		To: string(to), Address: addr, Generation: gen, Proof: proof, DecodeRoomSeq: seq, Repeat: repeat,
 	}}})
-	x := m.ext(seq, s)
+	x := m.extTo(to.Node(), seq, s)
 	x.Proof = proof
 	if proof == events.Proof_PROOF_NEVER_SEEN {
 		x.LogSince = m.st.LogSince
@@ -234,7 +242,7 @@ func (m *Machine) tellCannot(room uint64, rank, to RankID, addr string, gen *uin
 	if !m.gates[addr] {
 		return
 	}
-	x := m.ext(seq, m.st.Seq)
+	x := m.extTo(to.Node(), seq, m.st.Seq)
 	x.Proof = events.Proof_PROOF_CANNOT_TELL
 	id := m.wireID(rank)
 	x.PrefillRank = &id

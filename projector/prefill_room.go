@@ -22,7 +22,7 @@ func (m *Machine) await(c AwaitRoom) {
 			m.refuse("room_live", fmt.Sprintf("room %d is open since seq %d", c.Room, r.Seq))
 			return
 		case r.live(): // metadata came first
-			r.Awaited = true
+			m.opened(c, r.Seq)
 			m.limit(r.Seq, c.Timeout)
 			m.touch(r.Seq)
 			if rank := r.readyRank(); rank != "" {
@@ -41,14 +41,20 @@ func (m *Machine) await(c AwaitRoom) {
 		return
 	}
 	seq := m.st.Seq + 1
+	m.opened(c, seq)
+	m.res.RoomSeq = seq
+	m.limit(seq, c.Timeout)
+	m.touch(seq)
+}
+
+// opened records that the engine has the request, and who will send. A room
+// that metadata has opened keeps its room_seq.
+func (m *Machine) opened(c AwaitRoom, seq roomKey) {
 	opened := &events.RoomOpened{Role: events.Role_ROLE_PREFILL, RequestId: c.RequestID, TraceId: c.TraceID, TimeoutMs: c.Timeout}
 	for _, rank := range c.Ranks {
 		opened.Pairs = append(opened.Pairs, &events.Pair{Rank: string(rank)})
 	}
 	m.emit(&events.Event{Room: c.Room, RoomSeq: seq, Payload: &events.Event_RoomOpened{RoomOpened: opened}})
-	m.res.RoomSeq = seq
-	m.limit(seq, c.Timeout)
-	m.touch(seq)
 }
 
 // limit sets the request's own limit of a room. It needs no place in the log: a
@@ -116,6 +122,9 @@ func (m *Machine) metadata(c WireMetadata) {
 		return
 	case dup != nil && dup.RoomSeq == seq && sameLog(dup.LogID, logID):
 		m.reject(Rejected{Kind: "metadata", Reason: "a copy of what is known", From: c.Address})
+		return
+	case c.Dummy && r != nil && !r.live() && r.sameIncarnation(node, seq): // it owes nothing, and opens nothing anew
+		m.reject(Rejected{Kind: "metadata", Reason: "of an incarnation that has ended", From: c.Address})
 		return
 	case known != nil && !sameLog(known.LogID, logID): // its log was wiped: nothing it said before counts
 		m.supersede(r)
@@ -278,7 +287,7 @@ func (m *Machine) sendStatus(room uint64, key roomKey, rank, to RankID, addr str
 		st.Status = events.TerminalStatus_TERMINAL_STATUS_SUCCESS
 	}
 	s := m.emit(&events.Event{Room: room, RoomSeq: key, Rank: string(rank), Payload: &events.Event_StatusSent{StatusSent: st}})
-	x := m.ext(seq, s)
+	x := m.extTo(to.Node(), seq, s)
 	x.Reason, x.Drained = reason, drained
 	m.doAfter(s, SendStatus{
 		Room: room, Rank: rank, WireID: m.wireID(rank), To: to, Address: addr, Success: ok, Reason: reason,
@@ -353,7 +362,7 @@ func (m *Machine) conclude(r *PRoom) {
 	if len(r.Dests) == 0 {
 		return
 	}
-	all := len(r.Queue) == 0 && r.allHere()
+	all := len(r.Queue) == 0 && r.allHere() && (r.Awaited || !r.dummiesOnly())
 	for _, rank := range r.ranks() {
 		pr := r.done(rank)
 		if pr.Concluded || r.dummyRank(rank) {
@@ -409,6 +418,17 @@ func (r *PRoom) ranks() []RankID {
 func (r *PRoom) dummyRank(rank RankID) bool {
 	for _, d := range r.Dests {
 		if d.Rank == rank && !d.Dummy {
+			return false
+		}
+	}
+	return true
+}
+
+// dummiesOnly: as far as metadata has told, nobody here owes anything. The
+// metadata of a rank that does may still come.
+func (r *PRoom) dummiesOnly() bool {
+	for _, d := range r.Dests {
+		if !d.Dummy {
 			return false
 		}
 	}

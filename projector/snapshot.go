@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 3
+const snapshotVersion = 4
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -65,6 +65,10 @@ func (m *Machine) OldestRoom() uint64 {
 
 // index rebuilds what the state keeps of its rooms in a second form.
 func (st *State) index() {
+	for _, key := range sortedKeys(st.Rooms) {
+		r := st.Rooms[key]
+		st.byNumber[r.Room] = append(st.byNumber[r.Room], key)
+	}
 	for _, key := range sortedKeys(st.PRooms) {
 		r := st.PRooms[key]
 		st.byNumber[r.Room] = append(st.byNumber[r.Room], key)
@@ -130,6 +134,7 @@ func (st *State) code(c *coder) {
 	})
 	pointers(c, &st.receiptQ, c.receipt)
 	named(c, &st.Watermark, func(_ string, p *uint64) { c.u64(p) })
+	numbered(c, &st.Lives, func(_ uint64, p *bool) { c.flag(p) })
 }
 
 // pool writes the slots that have an owner. A slot behind the end of a pool

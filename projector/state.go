@@ -23,7 +23,8 @@ type State struct {
 	Unsettled map[string]bool
 	PastHeld  bool
 	OlderCopy bool
-	LifeSince uint64 // seq of the newest NodeStarted
+	LifeSince uint64          // seq of the newest NodeStarted
+	Lives     map[uint64]bool // boots of the lives of which this log holds everything
 	LastGen   uint64
 
 	// decode
@@ -46,9 +47,10 @@ type State struct {
 	Endpoints map[string]*Endpoint
 	Receipts  map[uint64][]*Receipt // by room number, oldest first
 	receiptQ  []*Receipt
-	tokens    map[uint64]roomKey   // open write -> its room
-	byNumber  map[uint64][]roomKey // room number -> its incarnations in PRooms, oldest first
-	Watermark map[string]uint64    // decode node -> room_seq
+	tokens    map[uint64]roomKey // open write -> its room
+	Watermark map[string]uint64  // decode node -> room_seq
+
+	byNumber map[uint64][]roomKey // room number -> its incarnations in Rooms or PRooms, oldest first
 }
 
 // PageSlot is one page of the pool.
@@ -316,6 +318,7 @@ func newState(cfg *Config) *State {
 		Endpoints: map[string]*Endpoint{},
 		Receipts:  map[uint64][]*Receipt{},
 		Watermark: map[string]uint64{},
+		Lives:     map[uint64]bool{},
 		tokens:    map[uint64]roomKey{},
 		byNumber:  map[uint64][]roomKey{},
 	}

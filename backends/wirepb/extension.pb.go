@@ -137,21 +137,22 @@ func (WriteKey_Kind) EnumDescriptor() ([]byte, []int) {
 // metadata, ABORT, ABORT_ACK or status.
 type Extension struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                          // sender's node name; required
-	Boot          uint64                 `protobuf:"fixed64,2,opt,name=boot,proto3" json:"boot,omitempty"`                                        // sender's boot; required, not 0
-	Incarnation   uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                           // sender's incarnation; required, not 0
-	Hlc           uint64                 `protobuf:"fixed64,4,opt,name=hlc,proto3" json:"hlc,omitempty"`                                          // sender's hybrid logical clock when it sent
-	RoomSeq       uint64                 `protobuf:"varint,5,opt,name=room_seq,json=roomSeq,proto3" json:"room_seq,omitempty"`                    // room incarnation: the decode node's room_seq; 0 = not known
-	CauseSeq      uint64                 `protobuf:"varint,6,opt,name=cause_seq,json=causeSeq,proto3" json:"cause_seq,omitempty"`                 // the sender's log sequence this message follows from
-	Proof         Proof                  `protobuf:"varint,7,opt,name=proof,proto3,enum=pdlog.wire.v1.Proof" json:"proof,omitempty"`              // ACK: what it proves
-	Drained       *bool                  `protobuf:"varint,8,opt,name=drained,proto3,oneof" json:"drained,omitempty"`                             // status: no write of the room incarnation is open on this rank
-	WriteKeys     []*WriteKey            `protobuf:"bytes,9,rep,name=write_keys,json=writeKeys,proto3" json:"write_keys,omitempty"`               // registration, metadata
-	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`                                     // for people and logs, at most 1 KiB; decides nothing
-	PrefillRank   *uint32                `protobuf:"varint,11,opt,name=prefill_rank,json=prefillRank,proto3,oneof" json:"prefill_rank,omitempty"` // ACK with PROOF_CANNOT_TELL
-	LogSince      uint64                 `protobuf:"fixed64,12,opt,name=log_since,json=logSince,proto3" json:"log_since,omitempty"`               // ACK with PROOF_NEVER_SEEN: oldest hlc the sender's log holds
-	LogId         []byte                 `protobuf:"bytes,13,opt,name=log_id,json=logId,proto3" json:"log_id,omitempty"`                          // 16 bytes: the sender's log
-	SeenLogId     []byte                 `protobuf:"bytes,14,opt,name=seen_log_id,json=seenLogId,proto3" json:"seen_log_id,omitempty"`            // 16 bytes: the receiver's log as the sender knows it
-	SeenSeq       uint64                 `protobuf:"varint,15,opt,name=seen_seq,json=seenSeq,proto3" json:"seen_seq,omitempty"`                   // highest sequence of seen_log_id the sender has on record
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                           // sender's node name; required
+	Boot          uint64                 `protobuf:"fixed64,2,opt,name=boot,proto3" json:"boot,omitempty"`                                         // sender's boot; required, not 0
+	Incarnation   uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`                            // sender's incarnation; required, not 0
+	Hlc           uint64                 `protobuf:"fixed64,4,opt,name=hlc,proto3" json:"hlc,omitempty"`                                           // sender's hybrid logical clock when it sent
+	RoomSeq       uint64                 `protobuf:"varint,5,opt,name=room_seq,json=roomSeq,proto3" json:"room_seq,omitempty"`                     // room incarnation: the decode node's room_seq; 0 = not known
+	CauseSeq      uint64                 `protobuf:"varint,6,opt,name=cause_seq,json=causeSeq,proto3" json:"cause_seq,omitempty"`                  // the sender's log sequence this message follows from
+	Proof         Proof                  `protobuf:"varint,7,opt,name=proof,proto3,enum=pdlog.wire.v1.Proof" json:"proof,omitempty"`               // ACK: what it proves
+	Drained       *bool                  `protobuf:"varint,8,opt,name=drained,proto3,oneof" json:"drained,omitempty"`                              // status: no write of the room incarnation is open on this rank
+	WriteKeys     []*WriteKey            `protobuf:"bytes,9,rep,name=write_keys,json=writeKeys,proto3" json:"write_keys,omitempty"`                // registration, metadata
+	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`                                      // for people and logs, at most 1 KiB; decides nothing
+	PrefillRank   *uint32                `protobuf:"varint,11,opt,name=prefill_rank,json=prefillRank,proto3,oneof" json:"prefill_rank,omitempty"`  // ACK with PROOF_CANNOT_TELL
+	LogSince      uint64                 `protobuf:"fixed64,12,opt,name=log_since,json=logSince,proto3" json:"log_since,omitempty"`                // ACK with PROOF_NEVER_SEEN: oldest hlc the sender's log holds
+	LogId         []byte                 `protobuf:"bytes,13,opt,name=log_id,json=logId,proto3" json:"log_id,omitempty"`                           // 16 bytes: the sender's log
+	SeenLogId     []byte                 `protobuf:"bytes,14,opt,name=seen_log_id,json=seenLogId,proto3" json:"seen_log_id,omitempty"`             // 16 bytes: the receiver's log as the sender knows it
+	SeenSeq       uint64                 `protobuf:"varint,15,opt,name=seen_seq,json=seenSeq,proto3" json:"seen_seq,omitempty"`                    // highest sequence of seen_log_id the sender has on record
+	PublishedBoot uint64                 `protobuf:"fixed64,16,opt,name=published_boot,json=publishedBoot,proto3" json:"published_boot,omitempty"` // ABORT: the receiver's boot that the room was published to; 0 = not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -291,6 +292,13 @@ func (x *Extension) GetSeenSeq() uint64 {
 	return 0
 }
 
+func (x *Extension) GetPublishedBoot() uint64 {
+	if x != nil {
+		return x.PublishedBoot
+	}
+	return 0
+}
+
 // WriteKey is what the prefill's rdma provider needs to write one buffer.
 type WriteKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -380,7 +388,7 @@ var File_extension_proto protoreflect.FileDescriptor
 
 const file_extension_proto_rawDesc = "" +
 	"\n" +
-	"\x0fextension.proto\x12\rpdlog.wire.v1\"\xee\x03\n" +
+	"\x0fextension.proto\x12\rpdlog.wire.v1\"\x95\x04\n" +
 	"\tExtension\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12 \n" +
@@ -398,7 +406,8 @@ const file_extension_proto_rawDesc = "" +
 	"\tlog_since\x18\f \x01(\x06R\blogSince\x12\x15\n" +
 	"\x06log_id\x18\r \x01(\fR\x05logId\x12\x1e\n" +
 	"\vseen_log_id\x18\x0e \x01(\fR\tseenLogId\x12\x19\n" +
-	"\bseen_seq\x18\x0f \x01(\x04R\aseenSeqB\n" +
+	"\bseen_seq\x18\x0f \x01(\x04R\aseenSeq\x12%\n" +
+	"\x0epublished_boot\x18\x10 \x01(\x06R\rpublishedBootB\n" +
 	"\n" +
 	"\b_drainedB\x0f\n" +
 	"\r_prefill_rank\"\x95\x02\n" +

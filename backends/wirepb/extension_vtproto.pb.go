@@ -49,6 +49,14 @@ func (m *Extension) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.PublishedBoot != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.PublishedBoot))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x81
+	}
 	if m.SeenSeq != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SeenSeq))
 		i--
@@ -276,6 +284,9 @@ func (m *Extension) SizeVT() (n int) {
 	}
 	if m.SeenSeq != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.SeenSeq))
+	}
+	if m.PublishedBoot != 0 {
+		n += 10
 	}
 	n += len(m.unknownFields)
 	return n
@@ -673,6 +684,16 @@ func (m *Extension) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 16:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PublishedBoot", wireType)
+			}
+			m.PublishedBoot = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.PublishedBoot = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

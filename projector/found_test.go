@@ -1,0 +1,158 @@
+package projector
+
+import (
+	"testing"
+
+	"github.com/pdlog/pdlog/events"
+)
+
+// The faults below were found by the fleet simulation (BUGS.md).
+
+func startedNode(t *testing.T, c Config) *Machine {
+	t.Helper()
+	m := New(c)
+	m.Step(At(t0), Start{Boot: 7, Incarnation: 1, LogID: make([]byte, 16)})
+	return m
+}
+
+// decodeWith is a decode node that has published room 5 to both ranks of p.
+func decodeWith(t *testing.T, fence events.FenceKind) (*Machine, uint64) {
+	t.Helper()
+	m := startedNode(t, decodeConfig(events.Policy_POLICY_FENCE))
+	m.Step(At(t0), PeerDiscovered{
+		Node: "p", PDLog: true, Boot: 9, Incarnation: 1, LogSince: 1, LogID: make([]byte, 16), Fence: fence, Form: events.AckForm_ACK_FORM_V3, PageSize: 64,
+		Ranks: []PeerRank{{Rank: "p/0", Address: "10.0.0.1:5000", WireID: 0}, {Rank: "p/1", Address: "10.0.0.1:5001", WireID: 1}},
+	})
+	return m, openBoth(t, m, []uint32{1, 2})
+}
+
+func openBoth(t *testing.T, m *Machine, pages []uint32) uint64 {
+	t.Helper()
+	res := m.Step(At(t0), OpenRoom{Room: 5, Pages: pages, Aux: -1, Pairs: []OpenPair{{Rank: "p/0", To: "d/0"}, {Rank: "p/1", To: "d/1"}}})
+	if res.Refused != nil {
+		t.Fatal(res.Refused)
+	}
+	m.Step(At(t0), PublishResult{RoomSeq: res.RoomSeq, Rank: "p/0", To: "d/0"})
+	m.Step(At(t0), PublishResult{RoomSeq: res.RoomSeq, Rank: "p/1", To: "d/1"})
+	return res.RoomSeq
+}
+
+func fences(res Result) []Fence {
+	var out []Fence
+	for _, e := range res.Effects {
+		if f, ok := e.Do.(Fence); ok {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func TestLastFenceQuarantines(t *testing.T) {
+	m, seq := decodeWith(t, events.FenceKind_FENCE_KIND_HARD)
+	m.Step(At(t0), AbortRoom{Room: 5})
+	fs := fences(m.Step(At(t0+2000), Tick{}))
+	if len(fs) != 2 {
+		t.Fatalf("%d fences at the deadline, want 2", len(fs))
+	}
+	m.Step(At(t0+2001), FenceResult{RoomSeq: seq, Lease: fs[0].Lease, Evidence: events.FenceKind_FENCE_KIND_NONE})
+	m.Step(At(t0+2002), FenceResult{RoomSeq: seq, Lease: fs[1].Lease, Evidence: events.FenceKind_FENCE_KIND_HARD})
+	if r := m.State().Rooms[seq]; r == nil || !r.Quarantined {
+		t.Error("one of two fences failed, the other held: the room is not quarantined, so nobody tries again")
+	}
+}
+
+func TestHeldUseIsReachedByNumber(t *testing.T) {
+	m, seq := decodeWith(t, events.FenceKind_FENCE_KIND_HARD)
+	m.Step(At(t0), AbortRoom{Room: 5})
+	again := openBoth(t, m, []uint32{3, 4}) // the number is used again, and that use ends
+	m.Step(At(t0+1), AbortRoom{Room: 5})
+	gen := m.State().Rooms[again].Gen
+	for i, rank := range []uint32{0, 1} {
+		m.Step(At(t0+2), WireAck{At: RankID([]string{"d/0", "d/1"}[i]), Room: 5, Rank: &rank, Generation: &gen, Ext: &Ext{
+			Node: "p", Boot: 9, Incarnation: 1, LogID: make([]byte, 16), RoomSeq: again, Proof: events.Proof_PROOF_DRAINED,
+		}})
+	}
+	if m.State().Rooms[again] != nil {
+		t.Fatal("the second use is not released")
+	}
+	if fs := fences(m.Step(At(t0+3), FenceRoom{Room: 5})); len(fs) != 2 || fs[0].RoomSeq != seq {
+		t.Errorf("an operator's fence reaches %v, want both pairs of room 5/%d", fs, seq)
+	}
+}
+
+func TestAckOfNoIncarnationProvesNothing(t *testing.T) {
+	m, seq := decodeWith(t, events.FenceKind_FENCE_KIND_HARD)
+	m.Step(At(t0), AbortRoom{Room: 5})
+	gen, rank := m.State().Rooms[seq].Gen, uint32(0)
+	x := &Ext{Node: "p", Boot: 9, Incarnation: 1, LogID: make([]byte, 16), Proof: events.Proof_PROOF_DRAINED}
+	res := m.Step(At(t0+1), WireAck{At: "d/0", Room: 5, Rank: &rank, Generation: &gen, Ext: x})
+	if a := res.Events[0].GetAckReceived(); a == nil || a.Counted || a.Why != events.NotCounted_NOT_COUNTED_NO_PROOF {
+		t.Errorf("an ACK whose frame names no room_seq: %v, want no_proof", a)
+	}
+}
+
+// prefillWith is a prefill node that knows decode rank d/0.
+func prefillWith(t *testing.T, start Start) *Machine {
+	t.Helper()
+	m := New(prefillConfig())
+	m.Step(At(t0), start)
+	for _, at := range []RankID{"p/0", "p/1"} {
+		m.Step(At(t0), WireRegister{At: at, Address: "10.0.0.2:5000", Session: "s", Ext: &Ext{Node: "d", Boot: 3, Incarnation: 1, LogID: make([]byte, 16)}})
+	}
+	return m
+}
+
+func metadata(at RankID, dummy bool) WireMetadata {
+	return WireMetadata{At: at, Room: 5, Address: "10.0.0.2:5000", Pages: []uint32{1}, Dummy: dummy, Required: 1, Ext: &Ext{Node: "d", Boot: 3, Incarnation: 1, LogID: make([]byte, 16), RoomSeq: 44}}
+}
+
+func TestDummyThatComesFirstEndsNothing(t *testing.T) {
+	m := prefillWith(t, Start{Boot: 7, Incarnation: 1, LogID: make([]byte, 16)})
+	m.Step(At(t0), metadata("p/1", true))
+	m.Step(At(t0+1), metadata("p/0", false))
+	if n := len(m.State().PRooms); n != 1 {
+		t.Errorf("%d rooms of one incarnation, want 1", n)
+	}
+	m.Step(At(t0+2), AwaitRoom{Room: 5, Ranks: []RankID{"p/0", "p/1"}})
+	if r := m.pcurrent(5); r == nil || !r.live() || len(r.Expect) != 2 {
+		t.Errorf("room 5 after its engine asked for it: %+v", r)
+	}
+}
+
+func abortOf(gen, publishedBoot uint64) WireAbort {
+	return WireAbort{At: "p/0", Room: 5, Address: "10.0.0.2:5000", Generation: &gen, Ext: &Ext{
+		Node: "d", Boot: 3, Incarnation: 1, LogID: make([]byte, 16), RoomSeq: 44, SeenLogID: make([]byte, 16), PublishedBoot: publishedBoot,
+	}}
+}
+
+func proofs(res Result) []events.Proof {
+	var out []events.Proof
+	for _, e := range res.Effects {
+		if a, ok := e.Do.(SendAck); ok {
+			out = append(out, a.Ext.Proof)
+		}
+	}
+	return out
+}
+
+func TestOlderCopyCannotTellTwice(t *testing.T) {
+	m := prefillWith(t, Start{Boot: 7, Incarnation: 4, LogID: make([]byte, 16), UnknownPast: true})
+	for range 2 { // the answer to a repeat is the same
+		if p := proofs(m.Step(At(t0+1), abortOf(1, 6))); len(p) != 1 || p[0] != events.Proof_PROOF_CANNOT_TELL {
+			t.Errorf("a node with an unknown past answers %v for a room published to an earlier life, want cannot_tell", p)
+		}
+	}
+	if p := proofs(m.Step(At(t0+1), WireAbort{At: "p/1", Room: 6, Address: "10.0.0.2:5000", Generation: new(uint64), Ext: &Ext{
+		Node: "d", Boot: 3, Incarnation: 1, LogID: make([]byte, 16), RoomSeq: 50, SeenLogID: make([]byte, 16), PublishedBoot: 7,
+	}})); len(p) != 1 || p[0] != events.Proof_PROOF_NEVER_SEEN {
+		t.Errorf("for a room published to this life it answers %v, want never_seen", p)
+	}
+}
+
+func TestLowerGenerationOfAReceipt(t *testing.T) {
+	m := prefillWith(t, Start{Boot: 7, Incarnation: 1, LogID: make([]byte, 16)})
+	m.Step(At(t0+1), abortOf(9, 7))
+	if p := proofs(m.Step(At(t0+2), abortOf(8, 7))); len(p) != 0 {
+		t.Errorf("generation 8 after 9 is answered: %v", p)
+	}
+}
