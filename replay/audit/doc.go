@@ -13,9 +13,8 @@
 // PDLOG_AUDITORS (group.go). A claim also says up to which event a node was
 // judged and reported, and from which message a successor has to read so that
 // rooms that are open are judged whole: what it finds up to the mark is not
-// reported again. An auditor that dies between a report and the next mark, at most
-// a quarter of a lease later, has its report repeated by its successor; nothing is
-// left out.
+// reported again. The mark is written right behind a report; an auditor that dies
+// between the two has its report repeated by its successor. Nothing is left out.
 // Beside its own nodes an auditor reads the logs of the nodes that they write to,
 // because a late write is seen from both ends; findings about those are their own
 // auditor's. So the judging is shared fully, the reading as far as nodes do not

@@ -80,7 +80,8 @@ func Follow(ctx context.Context, o Options) error {
 	if err != nil {
 		return replay.WithKind(err, replay.ErrBadSource)
 	}
-	nc, err := mirror.Dial(server, mirror.AccessFromEnv(os.Getenv), nats.Name("pdreplay audit"), nats.Timeout(connectTimeout), nats.MaxReconnects(-1))
+	nc, err := mirror.Dial(server, mirror.AccessFromEnv(os.Getenv), nats.Name("pdreplay audit"), nats.Timeout(connectTimeout), nats.MaxReconnects(-1),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // a link that breaks mends itself; what lasts is said by who waits
 	if errors.Is(err, mirror.ErrAccess) {
 		return replay.WithKind(err, replay.ErrBadSource)
 	}
@@ -291,6 +292,7 @@ func (f *follower) run(ctx context.Context, in <-chan jetstream.Msg, failed <-ch
 			if err := f.emit(time.Now().Add(-f.o.Settle)); err != nil {
 				return err
 			}
+			f.mark(ctx)
 		case <-round.C:
 			if err := f.round(ctx); err != nil && ctx.Err() == nil {
 				return err
@@ -305,21 +307,36 @@ func (f *follower) round(ctx context.Context) error {
 	if err := f.tell(true); err != nil || f.g == nil {
 		return err
 	}
-	more := f.save()
+	f.save()
 	_, nodes, err := onMirror(ctx, f.js, f.g.cluster)
 	if err != nil {
 		return nil //nolint:nilerr // the server is away: the lease says how long that is no matter
 	}
 	changed, err := f.g.tick(ctx, nodes)
-	if err == nil && (changed || more) {
+	if err == nil && (changed || f.newPeer) {
 		return errReplan
 	}
 	return nil
 }
 
+// mark writes how far the nodes were judged at once when something was reported,
+// so that a successor does not report it again.
+func (f *follower) mark(ctx context.Context) {
+	if f.g == nil || len(f.reported) == 0 {
+		return
+	}
+	f.save()
+	for node := range f.reported {
+		if h := f.g.mine[node]; h != nil {
+			_, _ = f.g.put(ctx, node, h, time.Now()) // else the next round does, or finds that it was taken
+		}
+	}
+	clear(f.reported)
+}
+
 // save notes in the claims how far each node was judged, and from where a
-// successor has to read. more: there is a peer whose log is not read yet.
-func (f *follower) save() (more bool) {
+// successor has to read.
+func (f *follower) save() {
 	for node, h := range f.g.mine {
 		ln := f.current[node]
 		if ln == nil || ln.out == 0 {
@@ -336,7 +353,7 @@ func (f *follower) save() (more bool) {
 			}
 			if !slices.Contains(h.Peers, peer) {
 				h.Peers = append(h.Peers, peer)
-				more = true
+				f.newPeer = true
 			}
 			if p := f.current[peer]; p != nil {
 				stream = min(stream, p.message(seq))
@@ -346,7 +363,6 @@ func (f *follower) save() (more bool) {
 		}
 		h.Stream = stream
 	}
-	return more
 }
 
 type laneKey struct{ node, log string }
@@ -397,12 +413,15 @@ type follower struct {
 	current map[string]*lane // by node: the log it has now
 	queued  int
 	checker *invariants.Checker
+
+	reported map[string]bool // nodes with findings since the last mark
+	newPeer  bool            // there is one whose log is not read yet
 }
 
 func newFollower(o Options, js jetstream.JetStream, g *group) *follower {
 	f := &follower{
 		o: o, js: js, g: g, resumed: map[string]claim{}, lanes: map[laneKey]*lane{}, current: map[string]*lane{},
-		checker: invariants.New(),
+		checker: invariants.New(), reported: map[string]bool{},
 	}
 	f.checker.CheckChain()
 	f.checker.Bound(endedRooms)
@@ -564,6 +583,7 @@ func (f *follower) report(v replay.Finding) error {
 	if f.g != nil && time.Now().After(f.g.mine[v.Node].until) {
 		return errReplan
 	}
+	f.reported[v.Node] = true
 	f.o.Metrics.violation(v)
 	return f.o.Report(v)
 }

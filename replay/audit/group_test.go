@@ -182,13 +182,15 @@ func TestAuditorsShareTheNodesAndTakeOver(t *testing.T) {
 	for _, w := range fleet {
 		bad(t, w)
 	}
-	total := func(as ...*auditor) (n int) {
+	distinct := func(as ...*auditor) int {
+		var texts []string
 		for _, x := range as {
-			n += len(x.findings())
+			texts = append(texts, x.findings()...)
 		}
-		return n
+		slices.Sort(texts)
+		return len(slices.Compact(texts))
 	}
-	until(t, "each violation is found", func() bool { return total(all...) == 6 }, all...)
+	until(t, "each violation is found", func() bool { return distinct(all...) == 6 }, all...)
 
 	link.Cut()
 	lost := a.nodes()
@@ -196,22 +198,26 @@ func TestAuditorsShareTheNodesAndTakeOver(t *testing.T) {
 	for _, w := range fleet {
 		bad(t, w)
 	}
-	until(t, "each violation is found by the others", func() bool { return total(all...) == 12 }, all...)
+	until(t, "each violation is found by the others", func() bool { return distinct(all...) == 12 }, all...)
 	link.Mend() // it comes back, and finds that its nodes are others' now
 	until(t, "two nodes each again", func() bool { return len(a.nodes()) == 2 && len(b.nodes()) == 2 && len(c.nodes()) == 2 }, all...)
 	for _, w := range fleet {
 		bad(t, w)
 	}
-	until(t, "each violation is found", func() bool { return total(all...) >= 18 }, all...)
-	var texts []string
+	until(t, "each violation is found", func() bool { return distinct(all...) == 18 }, all...)
+	times := map[string]int{}
 	for _, x := range all {
 		if err := x.stop(); err != nil {
 			t.Error(err)
 		}
-		texts = append(texts, x.findings()...)
+		for _, text := range x.findings() {
+			times[text]++
+		}
 	}
-	slices.Sort(texts)
-	if len(texts) != 18 || len(slices.Compact(slices.Clone(texts))) != 18 {
-		t.Errorf("%d reports (the nodes of the one that was cut off: %v): %q", len(texts), lost, texts)
+	for text, n := range times {
+		again := slices.ContainsFunc(lost, func(node string) bool { return strings.Contains(text, " "+node+"#51 ") })
+		if n > 1 && (n > 2 || !again) { // it may have been cut off between a report and its mark
+			t.Errorf("reported %d times: %s", n, text)
+		}
 	}
 }
