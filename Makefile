@@ -138,9 +138,9 @@ SEEDS ?= 1
 sim: deps ## one seed of the fleet simulation, or SEEDS of them
 	@$(GO) run ./test/sim/cmd/pdsim -seed $(SEED) -seeds $(SEEDS) -v $(if $(OUT),-out $(OUT)) $(SIM_FLAGS)
 
-test-browser: deps ## the pictures of pdreplay in a real Chromium
+test-browser: deps ## the node's page, and the pictures of pdreplay, in a real Chromium
 	$(call apt,chromium)
-	PDLOG_BROWSER=1 $(GO) test -count=1 -run TestInABrowser ./replay/picture
+	PDLOG_BROWSER=1 $(GO) test -count=1 -run 'TestInABrowser|TestPageInABrowser' ./replay/picture ./node
 
 test-rxe: deps ## rdma/verbs and a demo over it on kernel verbs (Soft-RoCE under QEMU)
 	RXE_TIMEOUT=$${RXE_TIMEOUT:-1200} test/rxe/run.sh

@@ -47,6 +47,7 @@ func (n *Node) engineHandler() http.Handler {
 	mux.Handle(grpcreflect.NewHandlerV1(services))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(services))
 	n.healthRoutes(mux)
+	n.pageRoutes(mux)
 	mux.Handle("GET /metrics", n.metricsHandler())
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

@@ -50,6 +50,9 @@ func (n *Node) listen(ctx context.Context) error {
 	if err := n.listenEngine(ctx); err != nil {
 		return err
 	}
+	if err := n.listenHTTP(ctx); err != nil {
+		return err
+	}
 	if at := n.cfg.Metrics.Listen; at != "" {
 		ln, err := lc.Listen(ctx, "tcp", at)
 		if err != nil {

@@ -1,6 +1,8 @@
 package projector
 
 import (
+	"slices"
+
 	"github.com/pdlog/pdlog/events"
 )
 
@@ -127,6 +129,30 @@ func (m *Machine) RoomViews() []RoomView {
 		out = append(out, m.proomView(m.st.PRooms[key]))
 	}
 	return out
+}
+
+// RoomKeys lists the room incarnations of RoomViews, by room_seq.
+func (m *Machine) RoomKeys() []uint64 {
+	out := make([]uint64, 0, m.Rooms())
+	for key := range m.st.Rooms {
+		out = append(out, key)
+	}
+	for key := range m.st.PRooms {
+		out = append(out, key)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// RoomViewAt shows one of them.
+func (m *Machine) RoomViewAt(roomSeq uint64) (RoomView, bool) {
+	if r := m.st.Rooms[roomSeq]; r != nil {
+		return m.roomView(r), true
+	}
+	if r := m.st.PRooms[roomSeq]; r != nil {
+		return m.proomView(r), true
+	}
+	return RoomView{}, false
 }
 
 // Rooms counts them.

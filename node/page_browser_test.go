@@ -1,0 +1,225 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pdlog/pdlog/node/enginepb"
+	"github.com/pdlog/pdlog/rdma"
+)
+
+const (
+	manyPages = 100_000
+	manyRooms = 10_000
+)
+
+// crowd is a decode node with a large pool and as many rooms as a fleet's
+// busiest host, none of them published.
+func crowd(t *testing.T) *side {
+	t.Helper()
+	p := startSide(t, testConfig(t, "prefill", "p0"), 64)
+	cfg := withToken(t, testConfig(t, "decode", "d0"))
+	cfg.Pages, cfg.AuxRows = manyPages, manyRooms
+	cfg.BootstrapTimeout = time.Hour
+	cfg.Peers = []string{p.node.Bootstrap()}
+	s := &side{t: t, page: 64}
+	s.start(cfg)
+	t.Cleanup(s.close)
+	m, err := rdma.AllocMemfd("crowd", manyPages*64+manyRooms*auxBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	if _, err := s.client.RegisterMemory(testContext(t), connect.NewRequest(&enginepb.RegisterMemoryRequest{
+		Path: fmt.Sprintf("/proc/self/fd/%d", m.FD()), PageBytes: 64, Pages: manyPages, AuxBytes: auxBytes, AuxRows: manyRooms,
+	})); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitEvent("PeerRegistered", 0, 0)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var g errgroup.Group
+	g.SetLimit(64)
+	for i := range uint64(manyRooms) {
+		g.Go(func() error {
+			_, err := s.client.OpenReceive(ctx, connect.NewRequest(&enginepb.OpenReceiveRequest{
+				Room: i + 1, Count: 8, Prefill: "p0", ReserveOnly: true, RequestId: fmt.Sprintf("req-%d", i+1),
+			}))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func openBrowser(t *testing.T) context.Context {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("needs chromium: make test-browser installs it")
+	}
+	if os.Getenv("PDLOG_BROWSER") == "" && os.Getenv("PDLOG_SCREENSHOTS") == "" {
+		t.Skip("needs PDLOG_BROWSER=1, and a minute: make test-browser")
+	}
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.WindowSize(1440, 900), chromedp.WSURLReadTimeout(2*time.Minute), chromedp.UserDataDir(t.TempDir()))
+	ctx, stop := chromedp.NewExecAllocator(context.Background(), opts...)
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	ctx, closeTab := chromedp.NewContext(ctx)
+	t.Cleanup(func() {
+		_ = chromedp.Cancel(ctx)
+		closeTab()
+		cancel()
+		stop()
+	})
+	chromedp.ListenTarget(ctx, func(ev any) {
+		if ex, ok := ev.(*runtime.EventExceptionThrown); ok {
+			t.Errorf("the page threw: %s", ex.ExceptionDetails.Error())
+		}
+	})
+	return ctx
+}
+
+// tab drives the page.
+type tab struct {
+	t   *testing.T
+	ctx context.Context //nolint:containedctx // chromedp's way
+}
+
+func (b tab) do(actions ...chromedp.Action) {
+	b.t.Helper()
+	if err := chromedp.Run(b.ctx, actions...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// until waits for an expression to be true.
+func (b tab) until(expr string) {
+	b.t.Helper()
+	var ok bool
+	if err := chromedp.Run(b.ctx, chromedp.Poll(expr, &ok, chromedp.WithPollingTimeout(time.Minute))); err != nil {
+		var text string
+		_ = chromedp.Run(b.ctx, chromedp.Text("body", &text))
+		b.t.Fatalf("%s: %v\n%.2000s", expr, err, text)
+	}
+}
+
+func (b tab) number(expr string) float64 {
+	b.t.Helper()
+	var n float64
+	b.do(chromedp.Evaluate(expr, &n))
+	return n
+}
+
+func TestPageInABrowser(t *testing.T) {
+	b := tab{t, openBrowser(t)}
+	s := crowd(t)
+	b.do(chromedp.Navigate("http://" + s.node.httpAddr + "/"))
+	b.until(fmt.Sprintf(`$("list").dataset.shown === "%d" && model.counts[1] === %d`, manyRooms, manyRooms*8))
+	shot := func(name string) {
+		if os.Getenv("PDLOG_SCREENSHOTS") == "" {
+			return
+		}
+		var png []byte
+		b.do(chromedp.FullScreenshot(&png, 100))
+		if err := os.WriteFile(filepath.Join("..", "docs", name), png, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	t.Run("the page stays small, however many rooms there are", func(t *testing.T) {
+		if n := b.number(`document.querySelectorAll("*").length`); n > 2000 {
+			t.Errorf("%v elements for %d pages and %d rooms", n, manyPages, manyRooms)
+		}
+		if n := b.number(`document.querySelectorAll(".row").length`); n < 10 || n > 100 {
+			t.Errorf("%v rows in the document", n)
+		}
+		if n := b.number(`map.cols * Math.ceil(model.pages / map.cols)`); n < manyPages {
+			t.Errorf("%v cells on the map", n)
+		}
+	})
+	t.Run("a change repaints the cells it touches alone", func(t *testing.T) {
+		n := b.number(`(() => {
+			let cells = 0, all = 0;
+			const one = map.one, whole = map.all;
+			map.one = function (p) { cells++; one.call(map, p); };
+			map.all = function () { all++; whole.call(map); };
+			const room = model.rooms.values().next().value;
+			take({ rooms: [{ ...room, state: "held" }] });
+			take({ rooms: [room] });
+			map.one = one; map.all = whole;
+			return all * 1e6 + cells;
+		})()`)
+		if n < 16 || n > 64 {
+			t.Errorf("%v cells were painted for two changes of a room of 8 pages", n)
+		}
+		t.Logf("ms: change %.2f, whole map %.1f, filter %.1f, scroll %.1f",
+			b.number(`(() => { const r = model.rooms.values().next().value, t = performance.now(); for (let i = 0; i < 20; i++) map.draw([i]); return (performance.now() - t) / 20; })()`),
+			b.number(`(() => { const t = performance.now(); map.all(); return performance.now() - t; })()`),
+			b.number(`(() => { const t = performance.now(); $("roomfilter").value = "req-77"; list.refresh(); $("roomfilter").value = ""; list.refresh(); return (performance.now() - t) / 2; })()`),
+			b.number(`(() => { const t = performance.now(); $("list").scrollTop = 100000; list.render(); $("list").scrollTop = 0; list.render(); return (performance.now() - t) / 2; })()`))
+	})
+	t.Run("the keyboard is enough", func(t *testing.T) {
+		b.do(chromedp.KeyEvent("m"), chromedp.KeyEvent(kb.Home), chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowDown))
+		b.until(`/^page \d+: owned, room \d+/.test($("cell").textContent) && map.cursor === 1 + map.cols`)
+		b.do(chromedp.KeyEvent(kb.Enter))
+		b.until(`!$("room").hidden && $("room").querySelectorAll(".life circle").length >= 2`)
+		b.do(chromedp.KeyEvent(kb.Escape))
+		b.until(`$("room").hidden`)
+		// Not by KeyEvent: it would also type the character into the field.
+		b.do(chromedp.Evaluate(`document.dispatchEvent(new KeyboardEvent("keydown", { key: "/", bubbles: true }))`, nil), chromedp.KeyEvent("req-4242"))
+		b.until(`$("list").dataset.shown === "1"`)
+		b.do(chromedp.Evaluate(`document.activeElement.blur()`, nil), chromedp.KeyEvent("r"), chromedp.KeyEvent(kb.Enter))
+		b.until(`!$("room").hidden && /req-4242/.test($("room").textContent)`)
+	})
+	t.Run("an abort is confirmed, and its pages come free", func(t *testing.T) {
+		b.do(chromedp.Click(`button[data-action=abort]`), chromedp.WaitVisible("#confirm"))
+		b.until(`$("go").disabled && $("want").textContent === "4242"`)
+		b.do(chromedp.SendKeys("#typed", "4242"), chromedp.SendKeys("#token", "open"), chromedp.Click("#go"))
+		b.until(`/token/.test($("answer").textContent)`)
+		b.do(chromedp.SetValue("#token", "sesame"), chromedp.Click("#go"))
+		b.until(fmt.Sprintf(`!$("confirm").open && model.counts[0] === %d`, manyPages-(manyRooms-1)*8))
+		b.until(`/never_published/.test($("room").textContent) && /Released/.test($("room").textContent)`)
+		s.awaitEvent("Released", 4242, 0)
+	})
+	t.Run("the event stream is filtered", func(t *testing.T) {
+		b.do(chromedp.SendKeys("#eventfilter", "room=4242"))
+		b.until(`$("stream").childElementCount >= 4 && [...$("stream").children].every(r => /room 4242/.test(r.textContent)) && /RoomFailed/.test($("stream").textContent)`)
+	})
+	t.Run("it is there in light and dark", func(t *testing.T) {
+		colour := func() string {
+			var c string
+			b.do(chromedp.Evaluate(`getComputedStyle(document.body).backgroundColor + map.colors.join()`, &c))
+			return c
+		}
+		light := colour()
+		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
+		b.until(`matchMedia("(prefers-color-scheme: dark)").matches`)
+		b.until(`map.colors[0] === "#2b3137"`)
+		if dark := colour(); dark == light {
+			t.Errorf("dark looks as light: %s", dark)
+		}
+		shot("page-dark.png")
+		b.do(chromedp.Evaluate(`document.activeElement.blur()`, nil), chromedp.KeyEvent("t"))
+		b.until(`document.documentElement.dataset.theme === "light"`)
+		if again := colour(); !strings.HasPrefix(again, light[:20]) {
+			t.Errorf("light by hand is %s, was %s", again, light)
+		}
+		shot("page.png")
+	})
+}
