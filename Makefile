@@ -16,7 +16,7 @@ PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
 BUF_VERSION      := v1.75.0
 
-.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store bench-mirror crash mirror-kills sim fuzz test-browser test-rxe build-verbs clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store bench-mirror crash mirror-kills sim fuzz test-browser test-rxe build-verbs vuln clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -149,6 +149,9 @@ build-verbs: deps ## bin/pdnode with the provider verbs
 	$(call apt,libibverbs-dev)
 	@mkdir -p $(BIN)
 	$(GO) build -trimpath -tags verbs -o $(BIN)/ ./cmd/pdnode
+
+vuln: ## govulncheck, if its database can be reached
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./... || { echo "govulncheck: it found something, or its database (vuln.go.dev) cannot be reached: see above"; exit 1; }
 
 clean: ## remove what was built
 	rm -rf $(BIN) $(TOOLS)

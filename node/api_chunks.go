@@ -114,7 +114,8 @@ func (e *engine) SendChunks(ctx context.Context, stream *connect.BidiStream[engi
 			if err := stream.Send(a); err != nil {
 				cancel()
 				if !over {
-					<-ended // the first error is the one to tell
+					late := <-ended
+					e.n.log.Debug("chunk stream cut off", "err", late)
 				}
 				return err
 			}

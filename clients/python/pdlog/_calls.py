@@ -54,7 +54,7 @@ def _room(method: str, room: int) -> Call[t.Done]:
 
 
 def register_memory(
-    rank: int, path: str, page_bytes: int, pages: int, aux_bytes: int, aux_rows: int, offset: int, aux_offset: int
+    rank: int, path: str, page_bytes: int, pages: int, aux_bytes: int, aux_rows: int, offset: int, aux_offset: int, passed: bool = False
 ) -> Call[t.Registered]:
     return Call(
         "RegisterMemory",
@@ -67,6 +67,7 @@ def register_memory(
             "auxOffset": u64("aux_offset", aux_offset),
             "auxBytes": u64("aux_bytes", aux_bytes),
             "auxRows": u64("aux_rows", aux_rows),
+            "passedFd": passed,
         },
         t.Registered,
     )
@@ -82,6 +83,7 @@ def open_receive(
     reserve_only: bool,
     request_id: str,
     trace_id: str,
+    timeout: float | None = None,
 ) -> Call[t.Reserved]:
     if (pages is None or len(pages) == 0) == (count == 0):
         raise ValueError("give either pages or count")
@@ -96,6 +98,7 @@ def open_receive(
         "reserveOnly": reserve_only,
         "requestId": request_id,
         "traceId": trace_id,
+        "timeoutMs": _limit(timeout),
     }
     if aux is not None:
         request["aux"] = u32("aux", aux)
@@ -132,8 +135,16 @@ def report_page(room: int, page: int, to: str, detail: str) -> Call[t.Done]:
     return Call("ReportPage", request, t.Done)
 
 
-def open_send(room: int, ranks: Sequence[int], request_id: str, trace_id: str) -> Call[t.Done]:
-    request = {"room": u64("room", room), "ranks": u32s("ranks", ranks), "requestId": request_id, "traceId": trace_id}
+def open_send(
+    room: int, ranks: Sequence[int], request_id: str, trace_id: str, timeout: float | None = None
+) -> Call[t.Done]:
+    request = {
+        "room": u64("room", room),
+        "ranks": u32s("ranks", ranks),
+        "requestId": request_id,
+        "traceId": trace_id,
+        "timeoutMs": _limit(timeout),
+    }
     return Call("OpenSend", request, t.Done)
 
 
@@ -147,6 +158,7 @@ def send_chunk(
     source_aux: int,
     last: bool,
     to: Sequence[str],
+    after: Sequence[t.Point] = (),
 ) -> Call[t.Done]:
     if (first is None) == (pages is None):
         raise ValueError("give either first (position in the room's list) or pages (destination numbers)")
@@ -159,11 +171,39 @@ def send_chunk(
         "last": last,
         "to": list(to),
     }
+    if after:
+        request["after"] = _points(after)
     if pages is not None:
         request["pages"] = u32s("pages", pages)
     elif first is not None:
         request["first"], request["count"] = u32("first", first), len(request["sourcePages"])
     return Call("SendChunk", request, t.Done)
+
+
+def _limit(timeout: float | None) -> str:
+    """A room's own limit in ms; none is 0."""
+    return u64("timeout", 0 if timeout is None else max(round(timeout * 1000), 1))
+
+
+def _points(points: Sequence[t.Point]) -> list[dict[str, Any]]:
+    return [{"timeline": u32("timeline", p.timeline), "value": u64("value", p.value)} for p in points]
+
+
+def signal(points: Sequence[t.Point]) -> Call[t.Signalled]:
+    return Call("Signal", {"points": _points(points)}, t.Signalled)
+
+
+def poll(rooms: Sequence[int]) -> Call[t.Polled]:
+    return Call("Poll", {"rooms": [u64("room", r) for r in rooms]}, t.Polled)
+
+
+def acknowledge(seq: int) -> Call[t.Nothing]:
+    return Call("Acknowledge", {"seq": u64("seq", seq)}, t.Nothing)
+
+
+def watch(after_seq: int) -> dict[str, Any]:
+    """The request of a Watch stream."""
+    return {"afterSeq": u64("after_seq", after_seq)}
 
 
 def abort(room: int, reason: str) -> Call[t.Done]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from . import _calls as calls
 from . import _http as http
 from . import types as t
+from .client import Client
 from .errors import DeadlineExceeded, Unavailable, from_response
 
 T = TypeVar("T")
@@ -66,9 +67,10 @@ class _Connection:
 class AsyncWatch(AsyncIterator[t.Notice]):
     """A stream of notices, as ``Watch``; use it as an async context manager."""
 
-    def __init__(self, path: str, timeout: float | None) -> None:
+    def __init__(self, path: str, timeout: float | None, after_seq: int = 0) -> None:
         self._path = path
         self._timeout = timeout
+        self._after_seq = after_seq
         self._connection: _Connection | None = None
         self._envelopes = http.Envelopes()
         self._ready: deque[dict[str, Any]] = deque()
@@ -77,7 +79,7 @@ class AsyncWatch(AsyncIterator[t.Notice]):
     async def __aenter__(self) -> AsyncWatch:
         connection = await _Connection.open(self._path)
         try:
-            await connection.send(http.request(calls.SERVICE + "Watch", {}, None, stream=True))
+            await connection.send(http.request(calls.SERVICE + "Watch", calls.watch(self._after_seq), None, stream=True))
             head = await _within(connection.run(http.read_head()), self._timeout)
             if head.status != 200 or not head.chunked:
                 raise from_response(head.status, b"")
@@ -151,8 +153,14 @@ class AsyncClient:
         aux_rows: int,
         offset: int = 0,
         aux_offset: int = 0,
+        fd: int | None = None,
     ) -> bool:
-        call = calls.register_memory(rank, path, page_bytes, pages, aux_bytes, aux_rows, offset, aux_offset)
+        if fd is not None:  # asyncio has no way to send a descriptor
+            with Client(self.path, self.timeout) as client:
+                return await asyncio.to_thread(
+                    client.register_memory, rank, path, page_bytes, pages, aux_bytes, aux_rows, offset, aux_offset, fd
+                )
+        call = calls.register_memory(rank, path, page_bytes, pages, aux_bytes, aux_rows, offset, aux_offset, False)
         return (await self._do(call)).ready
 
     async def open_receive(
@@ -166,9 +174,10 @@ class AsyncClient:
         reserve_only: bool = False,
         request_id: str = "",
         trace_id: str = "",
+        timeout: float | None = None,
     ) -> t.Reserved:
         return await self._do(
-            calls.open_receive(room, pages, count, aux, prefill, pairs, reserve_only, request_id, trace_id)
+            calls.open_receive(room, pages, count, aux, prefill, pairs, reserve_only, request_id, trace_id, timeout)
         )
 
     async def publish(self, room: int) -> int:
@@ -181,9 +190,14 @@ class AsyncClient:
         return (await self._do(calls.report_page(room, page, to, detail))).room_seq
 
     async def open_send(
-        self, room: int, ranks: Sequence[int] = (), request_id: str = "", trace_id: str = ""
+        self,
+        room: int,
+        ranks: Sequence[int] = (),
+        request_id: str = "",
+        trace_id: str = "",
+        timeout: float | None = None,
     ) -> int:
-        return (await self._do(calls.open_send(room, ranks, request_id, trace_id))).room_seq
+        return (await self._do(calls.open_send(room, ranks, request_id, trace_id, timeout))).room_seq
 
     async def send_chunk(
         self,
@@ -196,8 +210,9 @@ class AsyncClient:
         source_aux: int = 0,
         last: bool = False,
         to: Sequence[str] = (),
+        after: Sequence[t.Point] = (),
     ) -> int:
-        call = calls.send_chunk(room, chunk, source_pages, first, pages, rank, source_aux, last, to)
+        call = calls.send_chunk(room, chunk, source_pages, first, pages, rank, source_aux, last, to, after)
         return (await self._do(call)).room_seq
 
     async def clear(self, room: int) -> int:
@@ -215,8 +230,17 @@ class AsyncClient:
     async def abort(self, room: int, reason: str = "") -> int:
         return (await self._do(calls.abort(room, reason))).room_seq
 
-    def watch(self) -> AsyncWatch:
-        return AsyncWatch(self.path, self.timeout)
+    def watch(self, after_seq: int = 0) -> AsyncWatch:
+        return AsyncWatch(self.path, self.timeout, after_seq)
+
+    async def acknowledge(self, seq: int) -> None:
+        await self._do(calls.acknowledge(seq))
+
+    async def poll(self, rooms: Sequence[int]) -> tuple[t.RoomState, ...]:
+        return (await self._do(calls.poll(rooms))).rooms
+
+    async def signal(self, points: Sequence[t.Point]) -> int:
+        return (await self._do(calls.signal(points))).released
 
     async def status(self) -> t.Status:
         return await self._do(calls.status())

@@ -40,9 +40,12 @@ class _Connection:
         poll.register(self._sock, select.POLLIN | select.POLLHUP)
         return not self._buffer and not poll.poll(0)
 
-    def send(self, data: bytes, deadline: float | None) -> None:
+    def send(self, data: bytes, deadline: float | None, fd: int | None = None) -> None:
+        """Send a request; ``fd`` goes with its first byte."""
         try:
             self._sock.settimeout(_left(deadline))
+            if fd is not None:
+                data = data[socket.send_fds(self._sock, [data], [fd]) :]
             self._sock.sendall(data)
         except TimeoutError as e:
             raise DeadlineExceeded("no room to send in time") from e
@@ -111,7 +114,7 @@ class Watch(Iterator[t.Notice]):
     called from any and ends the iteration. A node that ends raises Unavailable.
     """
 
-    def __init__(self, connection: _Connection, timeout: float | None) -> None:
+    def __init__(self, connection: _Connection, timeout: float | None, after_seq: int = 0) -> None:
         self._connection = connection
         self._envelopes = http.Envelopes()
         self._ready: deque[dict[str, Any]] = deque()
@@ -119,7 +122,7 @@ class Watch(Iterator[t.Notice]):
         self._closed = False
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            connection.send(http.request(calls.SERVICE + "Watch", {}, None, stream=True), deadline)
+            connection.send(http.request(calls.SERVICE + "Watch", calls.watch(after_seq), None, stream=True), deadline)
             head = connection.run(http.read_head(), deadline)
             if head.status != 200 or not head.chunked:
                 raise from_response(head.status, connection.run(_body(head), deadline))
@@ -210,11 +213,16 @@ class Client:
         aux_rows: int,
         offset: int = 0,
         aux_offset: int = 0,
+        fd: int | None = None,
     ) -> bool:
         """Give the node the memory of a local rank, a file that it maps: pages
-        first, then aux rows. True when every local rank has its memory."""
-        call = calls.register_memory(rank, path, page_bytes, pages, aux_bytes, aux_rows, offset, aux_offset)
-        return self._do(call).ready
+        first, then aux rows. True when every local rank has its memory. With
+        ``fd`` the file's descriptor goes with the call, and the node needs no
+        right to open ``path``."""
+        call = calls.register_memory(
+            rank, path, page_bytes, pages, aux_bytes, aux_rows, offset, aux_offset, fd is not None
+        )
+        return self._do(call, fd).ready
 
     # ---- decode
 
@@ -229,12 +237,14 @@ class Client:
         reserve_only: bool = False,
         request_id: str = "",
         trace_id: str = "",
+        timeout: float | None = None,
     ) -> t.Reserved:
         """Reserve pages (these, or ``count`` free ones) for a room and publish
-        them to the prefill node. Raises PagesBusy, RoomLive, WeakPeer,
-        Incompatible, NotReady."""
+        them to the prefill node. A room without its outcome after ``timeout``
+        seconds is aborted; the limit survives a restart of the node. Raises
+        PagesBusy, RoomLive, WeakPeer, Incompatible, NotReady, LimitReached."""
         return self._do(
-            calls.open_receive(room, pages, count, aux, prefill, pairs, reserve_only, request_id, trace_id)
+            calls.open_receive(room, pages, count, aux, prefill, pairs, reserve_only, request_id, trace_id, timeout)
         )
 
     def publish(self, room: int) -> int:
@@ -252,12 +262,17 @@ class Client:
     # ---- prefill
 
     def open_send(
-        self, room: int, ranks: Sequence[int] = (), request_id: str = "", trace_id: str = ""
+        self,
+        room: int,
+        ranks: Sequence[int] = (),
+        request_id: str = "",
+        trace_id: str = "",
+        timeout: float | None = None,
     ) -> int:
         """The engine has the request; READY is told when metadata is complete.
         ``ranks`` are the local ranks that will send; the room has not succeeded
         before each of them is done. None: not said."""
-        return self._do(calls.open_send(room, ranks, request_id, trace_id)).room_seq
+        return self._do(calls.open_send(room, ranks, request_id, trace_id, timeout)).room_seq
 
     def send_chunk(
         self,
@@ -270,12 +285,18 @@ class Client:
         source_aux: int = 0,
         last: bool = False,
         to: Sequence[str] = (),
+        after: Sequence[t.Point] = (),
     ) -> int:
         """Hand over one chunk of computed pages. Its destination is given by
         position in the room's page list (``first``) or by number (``pages``).
-        The source pages are read until SOURCE_RELEASED."""
-        call = calls.send_chunk(room, chunk, source_pages, first, pages, rank, source_aux, last, to)
+        The source pages are read until SOURCE_RELEASED. It leaves when every
+        point of ``after`` was signalled; chunks of a rank leave in order."""
+        call = calls.send_chunk(room, chunk, source_pages, first, pages, rank, source_aux, last, to, after)
         return self._do(call).room_seq
+
+    def signal(self, points: Sequence[t.Point]) -> int:
+        """Move timelines: chunks that waited for them leave. Gives how many."""
+        return self._do(calls.signal(points)).released
 
     def clear(self, room: int) -> int:
         """The engine forgets the room."""
@@ -300,9 +321,20 @@ class Client:
         """Abort a room. Its pages are free at RELEASED, not before."""
         return self._do(calls.abort(room, reason)).room_seq
 
-    def watch(self) -> Watch:
-        """Stream what the node tells its engine, on a connection of its own."""
-        return Watch(_Connection(self.path, self.timeout), self.timeout)
+    def watch(self, after_seq: int = 0) -> Watch:
+        """Stream what the node tells its engine, on a connection of its own.
+        ``after_seq`` is the ``seq`` of the last notice that was dealt with:
+        releases after it are told again."""
+        return Watch(_Connection(self.path, self.timeout), self.timeout, after_seq)
+
+    def acknowledge(self, seq: int) -> None:
+        """Every notice up to ``seq`` was dealt with: a stream that gives no
+        ``after_seq`` is told of the releases after it."""
+        self._do(calls.acknowledge(seq))
+
+    def poll(self, rooms: Sequence[int]) -> tuple[t.RoomState, ...]:
+        """How rooms do, many in one call, in the order asked for."""
+        return self._do(calls.poll(rooms)).rooms
 
     # ---- views
 
@@ -324,12 +356,12 @@ class Client:
         """The pool: counts, and the pages that are not free (or every one)."""
         return self._do(calls.pages(every))
 
-    def _do(self, call: calls.Call[T]) -> T:
+    def _do(self, call: calls.Call[T], fd: int | None = None) -> T:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         connection = self._connection()
         keep = False
         try:
-            connection.send(http.request(call.path, call.request, self.timeout), deadline)
+            connection.send(http.request(call.path, call.request, self.timeout), deadline, fd)
             head, body = connection.run(http.read_response(), deadline)
             keep = not head.closes
         finally:

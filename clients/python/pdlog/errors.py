@@ -65,6 +65,10 @@ class NotReady(Refused):
     """The node, or the peer, takes no rooms now."""
 
 
+class LimitReached(Refused):
+    """The node holds as many rooms, or waiting chunks, as it was told to."""
+
+
 class UnknownRoom(Refused):
     """No such room."""
 
@@ -79,6 +83,7 @@ _BY_WORD: dict[str, type[Refused]] = {
     "weak_peer": WeakPeer,
     "incompatible": Incompatible,
     "not_ready": NotReady,
+    "limit": LimitReached,
     "unknown_room": UnknownRoom,
     "bad_request": BadRequest,
 }

@@ -9,12 +9,20 @@ from typing import Protocol
 
 class Registrar(Protocol):
     def register_memory(
-        self, rank: int, path: str, page_bytes: int, pages: int, aux_bytes: int, aux_rows: int
+        self,
+        rank: int,
+        path: str,
+        page_bytes: int,
+        pages: int,
+        aux_bytes: int,
+        aux_rows: int,
+        *,
+        fd: int | None = None,
     ) -> bool: ...
 
 
 class SharedMemory:
-    """A memfd of one rank, for a node on the same host and of the same user.
+    """A memfd of one rank, for a node on the same host.
 
     All sizes in bytes. An engine that already has its pool in a file or in
     /dev/shm registers that by its own path instead.
@@ -26,7 +34,7 @@ class SharedMemory:
         self.pages, self.page_bytes = pages, page_bytes
         self.aux_rows, self.aux_bytes = aux_rows, aux_bytes
         size = pages * page_bytes + aux_rows * aux_bytes
-        self._fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        self._fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._fd, size)
             self._map = mmap.mmap(self._fd, size)
@@ -54,8 +62,10 @@ class SharedMemory:
         return self._view[at : at + size]
 
     def register(self, client: Registrar, rank: int = 0) -> bool:
-        """Give it to a node. The same memory again is no news to the node."""
-        return client.register_memory(rank, self.path, self.page_bytes, self.pages, self.aux_bytes, self.aux_rows)
+        """Pass it to a node. The same memory again is no news to the node."""
+        return client.register_memory(
+            rank, self.path, self.page_bytes, self.pages, self.aux_bytes, self.aux_rows, fd=self._fd
+        )
 
     def close(self) -> None:
         """Let it go. Views of it that are still held keep the mapping."""

@@ -106,6 +106,58 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Point:
+    """A value of one of the engine's timelines: a counter that only grows."""
+
+    timeline: int
+    value: int
+
+
+class Poll(str, enum.Enum):
+    """How a room does, in SGLang's terms."""
+
+    FAILED = "POLL_FAILED"
+    BOOTSTRAPPING = "POLL_BOOTSTRAPPING"
+    WAITING_FOR_INPUT = "POLL_WAITING_FOR_INPUT"
+    TRANSFERRING = "POLL_TRANSFERRING"
+    SUCCESS = "POLL_SUCCESS"
+    UNKNOWN = "POLL_UNKNOWN"  # not a room of the node
+
+    @classmethod
+    def _missing_(cls, value: object) -> Poll:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True)
+class RoomState:
+    """What Poll says of a room."""
+
+    room: int = 0
+    room_seq: int = 0
+    poll: Poll = Poll.FAILED  # protobuf JSON leaves the first value out
+    pages_free: bool = False
+    cause: str = ""
+    reason: str = ""
+    basis: str = ""
+    unsafe: bool = False
+
+
+@dataclass(frozen=True)
+class Polled:
+    rooms: tuple[RoomState, ...] = ()
+
+
+@dataclass(frozen=True)
+class Signalled:
+    released: int = 0  # chunks that left
+
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
+
+@dataclass(frozen=True)
 class Done:
     room_seq: int = 0
 
@@ -155,6 +207,9 @@ class Status:
     rooms: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     uptime_seconds: float = 0.0
+    http: str = ""
+    engine_listen: str = ""
+    engine: bool = False
     mirror_lag_ms: int = 0
 
 
@@ -185,6 +240,9 @@ class RoomView:
     opened_ms: int = 0
     deadline_ms: int = 0
     outstanding: int = 0
+    missing: tuple[str, ...] = ()
+    fenced: bool = False
+    waiting_chunks: int = 0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from pdlog import (
     DeadlineExceeded,
     NoticeKind,
     PagesBusy,
+    Point,
+    Poll,
     RoomLive,
     SharedMemory,
     Unavailable,
@@ -89,6 +91,40 @@ class Live(unittest.TestCase):
             Client(DECODE + ".none").status()
         with self.assertRaises((DeadlineExceeded, Unavailable)):
             Client(DECODE, timeout=0.0).status()
+
+    def test_chunks_wait_and_rooms_are_polled(self) -> None:
+        self.assertIs(self.d.poll([5101])[0].poll, Poll.UNKNOWN)
+        self.pm.page(0)[:] = b"\x33" * PAGE
+        with self.p.watch() as from_p, self.d.watch() as from_d:
+            self.d.open_receive(5101, pages=[9], timeout=PATIENCE)
+            self.p.open_send(5101, timeout=PATIENCE)
+            self.until(from_p, NoticeKind.READY, 5101)
+            self.assertIs(self.p.poll([5101])[0].poll, Poll.WAITING_FOR_INPUT)
+            self.p.send_chunk(5101, 0, [0], first=0, last=True, after=[Point(77, 1)])
+            self.assertEqual(self.p.room(5101).waiting_chunks, 1)
+            self.assertEqual(self.p.signal([Point(77, 1)]), 1)
+            self.until(from_d, NoticeKind.SUCCEEDED, 5101)
+            self.assertEqual([s.poll for s in self.d.poll([5101, 5199])], [Poll.SUCCESS, Poll.UNKNOWN])
+            self.d.finish(5101)
+            seq = self.until(from_d, NoticeKind.RELEASED, 5101).seq
+            self.assertTrue(self.d.poll([5101])[0].pages_free)
+            self.p.clear(5101)
+        with self.d.watch(after_seq=seq - 1) as again:
+            self.assertTrue(self.until(again, NoticeKind.RELEASED, 5101).resumed)
+        self.d.acknowledge(seq)
+        with self.d.watch() as again:
+            seen = []
+            for n in again:
+                if n.kind is NoticeKind.CAUGHT_UP:
+                    break
+                seen.append(n.room)
+            self.assertNotIn(5101, seen)
+
+    def test_a_request_has_its_own_limit(self) -> None:
+        with self.p.watch() as notices:
+            self.p.open_send(5102, timeout=0.02)
+            self.assertEqual(self.until(notices, NoticeKind.FAILED, 5102).cause, "request_timeout")
+            self.p.clear(5102)
 
     def test_asyncio_sends_a_room_and_hears_of_it(self) -> None:
         asyncio.run(asyncio.wait_for(self.room_by_asyncio(), PATIENCE))
