@@ -278,8 +278,11 @@ func (n *Node) pageEvents(w http.ResponseWriter, r *http.Request) {
 	f := parseFilter(r.FormValue("filter"))
 	from, err := strconv.ParseUint(cmp.Or(r.Header.Get("Last-Event-ID"), r.FormValue("after")), 10, 64)
 	if err != nil {
-		const shown = 200
-		from = n.store.Durable() - min(n.store.Durable(), shown)
+		back := uint64(200)
+		if r.FormValue("filter") != "" { // few of many pass: look further back for them
+			back = 200000
+		}
+		from = n.store.Durable() - min(n.store.Durable(), back)
 	}
 	out := sse(w)
 	for next := from + 1; ; {
