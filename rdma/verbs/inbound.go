@@ -195,8 +195,9 @@ func (in *inbound) open(b []byte) error {
 	if k, ok := parseKey(b); ok {
 		if l := in.d.find(k); l != nil {
 			o, why, err := l.openOn(in)
-			if err != nil {
-				return err // the writer posts again over a new connection
+			if err != nil { // most often the queue pair broke under it: the writer joins another and asks again
+				_ = in.qp.Fail()
+				return in.ctl.send(&message{Op: opOpened, Key: b})
 			}
 			out.Reason = why
 			if o != nil {

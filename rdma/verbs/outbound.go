@@ -409,6 +409,8 @@ func (o *outbound) handle(m *message) error {
 			o.keys[k] = &opened{answered: true, reason: rdma.RefusedRevoked}
 		case m.Reason != 0:
 			o.keys[k] = &opened{answered: true, reason: m.Reason}
+		case !o.joining && !o.broken && len(m.Windows) == 0: // it could not be opened on this queue pair
+			return o.crash()
 		case !o.joining && !o.broken: // else these are windows of the queue pair that has gone
 			if w := o.keys[k]; w != nil && w.reason == 0 {
 				w.answered, w.windows = true, m.Windows
