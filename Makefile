@@ -82,6 +82,9 @@ fuzz: deps ## every fuzz target, FUZZTIME each
 		done; \
 	done
 
+vet-bench: deps ## the benchmarks' own module compiles
+	cd test/bench && $(GO) vet ./...
+
 lint: deps $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) check-generated lint-proto ## golangci-lint, and that generated code is current
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run ./...
 	$(call apt,libibverbs-dev)
@@ -112,8 +115,12 @@ bench-rdma: build ## the data planes beside raw TCP, memcpy and UCX
 	$(call apt,ucx-utils)
 	$(BIN)/pdnode bench rdma
 
-bench-store: deps ## the log beside a raw write and db.Batch
-	$(GO) test -run '^$$' -bench 'Commit|Producers|Open' -benchtime=1x -count=1 ./store
+bench-store: deps ## the log beside a raw write, pebble, etcd's wal and bbolt, as the README's table
+	cd test/bench && $(GO) run .
+
+.PHONY: bench-reopen vet-bench
+bench-reopen: deps ## a node's start on ten million events, and their verified replay
+	cd test/bench && $(GO) run . -only reopen -events 10000000 -rounds 3 && $(GO) run . -only replay -events 10000000 -rounds 3
 
 # The log's own rate and bare JetStream publishing of the same messages in the same
 # run; BENCH_SECONDS of 200,000 events a second.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/hex"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -14,6 +16,7 @@ import (
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/node/enginepb"
 	"github.com/pdlog/pdlog/projector"
+	"github.com/pdlog/pdlog/store"
 )
 
 // status is the node's answer to how it is.
@@ -264,26 +267,63 @@ func (e *engine) Events(_ context.Context, req *connect.Request[enginepb.EventsR
 	return connect.NewResponse(out), nil
 }
 
-// Backup writes the durable log as JSON lines, which pdreplay reads.
+// Backup copies the durable log, in short reads: into a log folder if the path is
+// a directory or ends in "/", as JSON lines if it ends in ".jsonl", else into one
+// segment file. pdreplay reads them all.
 func (e *engine) Backup(ctx context.Context, req *connect.Request[enginepb.BackupRequest]) (*connect.Response[enginepb.BackupResponse], error) {
-	path := req.Msg.Path
+	path, l := req.Msg.Path, e.n.store
 	if path == "" {
 		return nil, refuse("bad_request", "path is empty")
 	}
-	if err := e.n.store.Sync(ctx); err != nil {
+	if err := l.Sync(ctx); err != nil {
 		return nil, apiError(err)
 	}
-	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o644), renameio.WithExistingPermissions())
+	var out enginepb.BackupResponse
+	var err error
+	st, statErr := os.Stat(path)
+	switch {
+	case strings.HasSuffix(path, "/") || statErr == nil && st.IsDir():
+		var info store.DirInfo
+		if info, err = l.BackupTo(ctx, filepath.Join(path, "log")); err == nil {
+			out.DurableSeq = info.LastSeq
+			out.Bytes, err = bytesIn(filepath.Join(path, "log"))
+		}
+	case strings.HasSuffix(path, ".jsonl"):
+		out.DurableSeq, out.Bytes, err = backupLines(l, path)
+	default:
+		var info store.DirInfo
+		var size int64
+		info, size, err = l.BackupFile(ctx, path)
+		out.DurableSeq, out.Bytes = info.LastSeq, uint64(size) //nolint:gosec // of a file
+	}
 	if err != nil {
 		return nil, apiError(errors.Wrapf(err, "backup to %s", path))
 	}
+	return connect.NewResponse(&out), nil
+}
+
+func bytesIn(dir string) (sum uint64, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil {
+			sum += uint64(st.Size()) //nolint:gosec // of a file
+		}
+	}
+	return sum, err
+}
+
+// backupLines writes the durable log as JSON lines.
+func backupLines(l *store.Log, path string) (to, size uint64, err error) {
+	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o644), renameio.WithExistingPermissions())
+	if err != nil {
+		return 0, 0, err
+	}
 	defer func() { _ = f.Cleanup() }() // nothing to do once it has replaced the file
-	to := e.n.store.Durable()
-	var size uint64
-	for from := e.n.store.First(); from <= to; {
-		evs, err := e.n.store.ReadFrom(from, eventsMax)
+	to = l.Durable()
+	for from := l.First(); from <= to; {
+		evs, err := l.ReadFrom(from, eventsMax)
 		if err != nil {
-			return nil, apiError(err)
+			return 0, 0, err
 		}
 		var b []byte
 		for _, ev := range evs {
@@ -292,13 +332,13 @@ func (e *engine) Backup(ctx context.Context, req *connect.Request[enginepb.Backu
 			}
 		}
 		if _, err := f.Write(b); err != nil {
-			return nil, apiError(errors.Wrapf(err, "backup to %s", path))
+			return 0, 0, err
 		}
 		size += uint64(len(b))
 		from = evs[len(evs)-1].Seq + 1
 	}
 	if err := f.CloseAtomicallyReplace(); err != nil && !os.IsExist(err) {
-		return nil, apiError(errors.Wrapf(err, "backup to %s", path))
+		return 0, 0, err
 	}
-	return connect.NewResponse(&enginepb.BackupResponse{DurableSeq: to, Bytes: size}), nil
+	return to, size, nil
 }

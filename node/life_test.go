@@ -260,8 +260,16 @@ func TestEventsAndViewsOverTheSocket(t *testing.T) {
 	if err != nil {
 		t.Fatalf("fence: %v, %v", fenced, err)
 	}
-	back, err := q.d.client.Backup(ctx, connect.NewRequest(&enginepb.BackupRequest{Path: q.dc.DataDir + "/copy.jsonl"}))
-	if err != nil || back.Msg.DurableSeq < evs.Msg.LastSeq || back.Msg.Bytes == 0 {
-		t.Fatalf("backup %v, %v", back, err)
+	for _, name := range []string{"copy.jsonl", "copy.db", "copy.db", "copy/"} { // a second one takes the first one's place
+		back, err := q.d.client.Backup(ctx, connect.NewRequest(&enginepb.BackupRequest{Path: q.dc.DataDir + "/" + name}))
+		if err != nil || back.Msg.DurableSeq < evs.Msg.LastSeq || back.Msg.Bytes == 0 {
+			t.Fatalf("backup to %s: %v, %v", name, back, err)
+		}
+	}
+	if _, err := q.d.client.Backup(ctx, connect.NewRequest(&enginepb.BackupRequest{Path: q.dc.DataDir + "/copy/"})); err == nil {
+		t.Error("a backup over a folder that holds a log")
+	}
+	if info, err := store.StatDir(q.dc.DataDir + "/copy/log"); err != nil || info.LastSeq < evs.Msg.LastSeq || info.Node != "d0" {
+		t.Errorf("the copied folder is %+v, %v", info, err)
 	}
 }

@@ -127,7 +127,7 @@ func openOne(ctx context.Context, src string) ([]*Log, error) {
 		return dirLogs(src)
 	case info.Mode()&os.ModeSocket != 0:
 		return []*Log{liveLog("unix:"+src, src)}, nil
-	case strings.HasSuffix(src, ".db"):
+	case strings.HasSuffix(src, ".db"), isSegment(src):
 		return []*Log{fileLog(src)}, nil
 	default:
 		return jsonlLogs(src)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/cockroachdb/errors"
 	"go.etcd.io/bbolt"
@@ -25,21 +26,95 @@ func hasSegments(dir string) bool {
 	return err == nil && len(names) > 0
 }
 
-// dirLog is a log folder. While a node has it open it is read through the
-// node's socket, which the lock file names.
+// dirLog is a log folder. What is sealed is read from its files; the segment
+// that a node has open, through the node's socket, which the lock file names.
 func dirLog(dir string) *Log {
-	if holder, live := store.Locked(dir); live {
-		if _, err := os.Stat(holder.Socket); err != nil { // none, or relative to the node's own directory
-			holder.Socket = besideSocket(dir)
-		}
-		if holder.Socket != "" {
-			return liveLog("unix:"+holder.Socket, dir)
-		}
+	if _, live := store.Locked(dir); live {
+		return &Log{Source: dir, Kind: FromLive, read: selecting(func(ctx context.Context) iter.Seq2[*events.Event, error] {
+			return dirEvents(ctx, dir)
+		})}
 	}
 	return &Log{Source: dir, Kind: FromDir, progress: progress{last: store.LastSeq(dir)}, read: func(_ context.Context, want Want, got *Spans) iter.Seq2[*events.Event, error] {
 		s := &salvage{node: filepath.Base(filepath.Dir(dir)), want: want, got: got, headed: true}
 		return s.events(func() []string { return segmentsIn(dir) }, func() iter.Seq2[*events.Event, error] { return s.proper(dir) })
 	}}
+}
+
+const (
+	stoppingWait = 5 * time.Second // a node that has closed its socket lets go of its files within it
+	stoppingPoll = 50 * time.Millisecond
+)
+
+// dirEvents goes from the files to the socket where a node holds a segment, and
+// back to the files when the node ends meanwhile: between the end of its socket
+// and of its lock there is neither.
+func dirEvents(ctx context.Context, dir string) iter.Seq2[*events.Event, error] {
+	return func(yield func(*events.Event, error) bool) {
+		next, until := uint64(0), time.Now().Add(stoppingWait)
+		pass := func(seq iter.Seq2[*events.Event, error]) (failed error, more bool) {
+			for e, err := range seq {
+				if err != nil {
+					return err, true
+				}
+				if !yield(e, nil) {
+					return nil, false
+				}
+				next, until = e.Seq+1, time.Now().Add(stoppingWait)
+			}
+			return nil, true
+		}
+		for {
+			err, more := pass(fileEvents(dir, next))
+			var inUse *store.InUseError
+			if !more || !errors.As(err, &inUse) {
+				if more && err != nil {
+					yield(nil, storeError(err))
+				}
+				return
+			}
+			if socket := socketOf(dir, inUse.Lock); socket != "" {
+				if err, more = pass(liveEvents(ctx, "unix:"+socket, inUse.Next)); !more || err == nil {
+					return
+				}
+			}
+			if inUse.Lock.Socket == "" || !errors.IsAny(err, ErrUnavailable, store.ErrInUse) || time.Now().After(until) {
+				yield(nil, storeError(err))
+				return
+			}
+			select {
+			case <-ctx.Done():
+				yield(nil, mark(ctx.Err(), ErrUnavailable))
+				return
+			case <-time.After(stoppingPoll):
+			}
+		}
+	}
+}
+
+// fileEvents reads what can be read from the files alone.
+func fileEvents(dir string, from uint64) iter.Seq2[*events.Event, error] {
+	return func(yield func(*events.Event, error) bool) {
+		errDone := errors.New("the reader has enough")
+		_, err := store.ReadDir(dir, from, func(e *events.Event) error {
+			if !yield(e, nil) {
+				return errDone
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errDone) {
+			yield(nil, err)
+		}
+	}
+}
+
+// socketOf is the socket of the node that has the log open; "" if none is there.
+func socketOf(dir string, holder store.LockInfo) string {
+	if holder.Socket != "" {
+		if _, err := os.Stat(holder.Socket); err == nil {
+			return holder.Socket
+		}
+	}
+	return besideSocket(dir) // the lock's may be relative to the node's own directory
 }
 
 // besideSocket finds a socket in the data directory of a log folder.
@@ -57,6 +132,8 @@ func storeError(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.IsAny(err, ErrUnavailable, ErrDamaged, ErrBadSource): // of the socket
+		return err
 	case errors.As(err, &inUse):
 		how := "give the node's socket as the source (unix:PATH)"
 		if inUse.Lock.Socket != "" {
@@ -99,6 +176,18 @@ func fileLog(path string) *Log {
 			}
 		})
 	}}
+}
+
+// isSegment looks for the magic number of a bbolt file, whatever its name is.
+func isSegment(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var b [20]byte
+	_, err = f.ReadAt(b[:], 0)
+	return err == nil && binary.LittleEndian.Uint32(b[16:]) == 0xED0CDAED
 }
 
 func linkDir(path string) (string, error) {

@@ -26,46 +26,51 @@ const pageLimit = 2000
 // the read arrives there.
 func liveLog(target, source string) *Log {
 	return &Log{Source: source, Kind: FromLive, read: selecting(func(ctx context.Context) iter.Seq2[*events.Event, error] {
-		return func(yield func(*events.Event, error) bool) {
-			client, closeIdle := liveClient(target)
-			defer closeIdle()
-			var at events.Position
-			for from := uint64(1); ; {
-				res, err := client.Events(ctx, connect.NewRequest(&enginepb.EventsRequest{FromSeq: from, Limit: pageLimit, Frames: true}))
-				if err != nil {
-					yield(nil, mark(errors.Wrapf(err, "read events of %s", target), ErrUnavailable))
-					return
-				}
-				m := res.Msg
-				if len(m.GetFrames()) == 0 {
-					return
-				}
-				stopped := false
-				first, last, err := events.DecodeFrames(m.GetFrames(), m.GetNode(), func(e *events.Event) error {
-					if e.Seq < from || stopped {
-						return nil
-					}
-					stopped = !yield(e, nil)
-					return nil
-				})
-				if stopped {
-					return
-				}
-				if err == nil && at.Seq != 0 && first.FirstSeq == at.Seq+1 && first.PrevChain != at.Chain {
-					err = events.ErrChain
-				}
-				if err != nil {
-					yield(nil, mark(errors.Wrapf(err, "events from %d on", from), ErrDamaged))
-					return
-				}
-				if last.LastSeq < from {
-					return
-				}
-				at = events.Position{Seq: last.LastSeq, Chain: last.Chain}
-				from = last.LastSeq + 1
-			}
-		}
+		return liveEvents(ctx, target, 1)
 	})}
+}
+
+// liveEvents reads a running node's log from a sequence on.
+func liveEvents(ctx context.Context, target string, from uint64) iter.Seq2[*events.Event, error] {
+	return func(yield func(*events.Event, error) bool) {
+		client, closeIdle := liveClient(target)
+		defer closeIdle()
+		var at events.Position
+		for from := max(from, 1); ; {
+			res, err := client.Events(ctx, connect.NewRequest(&enginepb.EventsRequest{FromSeq: from, Limit: pageLimit, Frames: true}))
+			if err != nil {
+				yield(nil, mark(errors.Wrapf(err, "read events of %s", target), ErrUnavailable))
+				return
+			}
+			m := res.Msg
+			if len(m.GetFrames()) == 0 {
+				return
+			}
+			stopped := false
+			first, last, err := events.DecodeFrames(m.GetFrames(), m.GetNode(), func(e *events.Event) error {
+				if e.Seq < from || stopped {
+					return nil
+				}
+				stopped = !yield(e, nil)
+				return nil
+			})
+			if stopped {
+				return
+			}
+			if err == nil && at.Seq != 0 && first.FirstSeq == at.Seq+1 && first.PrevChain != at.Chain {
+				err = events.ErrChain
+			}
+			if err != nil {
+				yield(nil, mark(errors.Wrapf(err, "events from %d on", from), ErrDamaged))
+				return
+			}
+			if last.LastSeq < from {
+				return
+			}
+			at = events.Position{Seq: last.LastSeq, Chain: last.Chain}
+			from = last.LastSeq + 1
+		}
+	}
 }
 
 func liveClient(target string) (enginepb.EngineClient, func()) {

@@ -129,6 +129,46 @@ func TestALiveNodeIsReadThroughItsSocket(t *testing.T) {
 	}
 }
 
+// A node that stops lets go of its socket before its files: a reader that comes
+// in between waits for the files. What was sealed it has read from them already.
+func TestANodeThatIsStoppingIsRead(t *testing.T) {
+	h := lateWrite()
+	for i := range 6000 { // over the end of a segment
+		h.At(uint64(5000+i)).Reserve(uint64(100+i), "d/0", []uint32{uint32(i)}, "p/0") //nolint:gosec // small
+	}
+	dir, d := t.TempDir(), h.Of("d")
+	log, _, err := store.Open(t.Context(), filepath.Join(dir, "log"), store.Options{
+		Node: d[0].Node, Boot: d[0].Boot, SegmentBytes: 256 << 10, Socket: filepath.Join(dir, "gone.sock"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Append(d, events.Sync); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if log.Sealed() == 0 {
+		t.Fatal("no segment was sealed")
+	}
+	logs := open(t, dir)
+	n := 0
+	for e, err := range logs[0].Events(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n++; e.Seq == log.Sealed() { // the reader is at the segment that is held
+			if err := log.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n != len(d) {
+		t.Errorf("%d of %d events", n, len(d))
+	}
+}
+
 func TestTheMirrorIsASourceAndIsCompared(t *testing.T) {
 	srv, err := mirror.StartEmbedded(mirror.EmbeddedOptions{StoreDir: t.TempDir(), Port: -1})
 	if err != nil {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"os"
+	"path/filepath"
 
 	"github.com/cockroachdb/errors"
 
@@ -112,9 +113,55 @@ func (c *Copy) Abort() error {
 // holds nothing up (cases.md C-71). The copy is a log: ReadDir and Open read
 // it. An Open of it in this log's place finds that it is older (Options.NotBelow).
 func (l *Log) BackupTo(ctx context.Context, dir string) (DirInfo, error) {
-	c, err := NewCopy(dir, CopyInfo{Node: l.opts.Node, LogID: l.id, SegmentBytes: l.opts.SegmentBytes})
+	c, err := l.copyInto(ctx, dir, l.opts.SegmentBytes)
 	if err != nil {
 		return DirInfo{}, err
+	}
+	if err := copySnapshots(l.dir, dir, c.pos); err != nil {
+		return c.out, errors.CombineErrors(err, c.Abort())
+	}
+	return c.Close()
+}
+
+// BackupFile copies everything that is durable now into one segment file, which
+// replaces what is at path when it is whole. It reads as BackupTo does. The file
+// is a log for readers; a node does not start on it.
+func (l *Log) BackupFile(ctx context.Context, path string) (info DirInfo, size int64, err error) {
+	room, err := l.segmentBytes()
+	if err != nil {
+		return DirInfo{}, 0, err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return DirInfo{}, 0, errors.Wrap(err, "back up log")
+	}
+	defer func() { err = errors.CombineErrors(err, os.RemoveAll(tmp)) }()
+	c, err := l.copyInto(ctx, tmp, 2*room+l.opts.SegmentBytes)
+	if err != nil {
+		return DirInfo{}, 0, err
+	}
+	if info, err = c.Close(); err != nil {
+		return info, 0, err
+	}
+	if info.Segments == 0 {
+		return info, 0, errors.Newf("back up log: nothing is in it yet")
+	}
+	one := segmentPath(tmp, info.FirstSeq)
+	st, err := os.Stat(one)
+	if err == nil {
+		err = os.Rename(one, path)
+	}
+	if err != nil {
+		return info, 0, errors.Wrap(err, "back up log")
+	}
+	return info, st.Size(), syncDir(filepath.Dir(path))
+}
+
+// copyInto copies everything that is durable now, a page at a time.
+func (l *Log) copyInto(ctx context.Context, dir string, segmentBytes int64) (*Copy, error) {
+	c, err := NewCopy(dir, CopyInfo{Node: l.opts.Node, LogID: l.id, SegmentBytes: segmentBytes})
+	if err != nil {
+		return nil, err
 	}
 	to := l.Durable()
 	for next := l.First(); next <= to; {
@@ -133,12 +180,9 @@ func (l *Log) BackupTo(ctx context.Context, dir string) (DirInfo, error) {
 			err = c.Put(f.Data)
 		}
 		if err != nil {
-			return c.out, errors.CombineErrors(errors.Wrap(err, "back up log"), c.Abort())
+			return nil, errors.CombineErrors(errors.Wrap(err, "back up log"), c.Abort())
 		}
 		next = frames[len(frames)-1].Info.LastSeq + 1
 	}
-	if err := copySnapshots(l.dir, dir, c.pos); err != nil {
-		return c.out, errors.CombineErrors(err, c.Abort())
-	}
-	return c.Close()
+	return c, nil
 }

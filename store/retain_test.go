@@ -251,6 +251,18 @@ func TestBackupOfALiveLogIsALog(t *testing.T) {
 	if _, err := l.BackupTo(context.Background(), to); err == nil {
 		t.Error("a backup over another one")
 	}
+	one := filepath.Join(t.TempDir(), "1")
+	if err := os.Mkdir(one, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file, size, err := l.BackupFile(context.Background(), segmentPath(one, 1))
+	if err != nil || size == 0 || file.LastSeq != src.seq || file.Segments != 1 {
+		t.Errorf("backup into one file: %+v, %d bytes, %v", file, size, err)
+	}
+	mustReadDir(t, one, src.seq)
+	if left, err := os.ReadDir(one); err != nil || len(left) != 1 {
+		t.Errorf("it left %v, %v", left, err)
+	}
 	last := src.seq
 	mustClose(t, l)
 	mustReadDir(t, dir, last)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -73,11 +74,14 @@ func fenceCommand(sys Sys) *cobra.Command {
 }
 
 func backupCommand(sys Sys) *cobra.Command {
-	c := &cobra.Command{Use: "backup FILE", Short: "a consistent copy of the node's log, on the node's host", Args: command.ExactArgs("FILE")}
+	c := &cobra.Command{Use: "backup FILE", Short: "a consistent copy of the node's log, on the node's host: one file (.db, or .jsonl), or a folder if FILE is one", Args: command.ExactArgs("FILE")}
 	return onNode(sys, c, func(ctx context.Context, n enginepb.EngineClient, args []string) error {
 		path, err := filepath.Abs(args[0]) // the node has another working directory
 		if err != nil {
 			return err
+		}
+		if strings.HasSuffix(args[0], "/") {
+			path += "/"
 		}
 		res, err := n.Backup(ctx, connect.NewRequest(&enginepb.BackupRequest{Path: path}))
 		if err != nil {
