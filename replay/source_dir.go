@@ -94,14 +94,13 @@ func dirEvents(ctx context.Context, dir string) iter.Seq2[*events.Event, error] 
 // fileEvents reads what can be read from the files alone.
 func fileEvents(dir string, from uint64) iter.Seq2[*events.Event, error] {
 	return func(yield func(*events.Event, error) bool) {
-		errDone := errors.New("the reader has enough")
 		_, err := store.ReadDir(dir, from, func(e *events.Event) error {
 			if !yield(e, nil) {
-				return errDone
+				return errEnough
 			}
 			return nil
 		})
-		if err != nil && !errors.Is(err, errDone) {
+		if err != nil && !errors.Is(err, errEnough) {
 			yield(nil, err)
 		}
 	}
