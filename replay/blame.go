@@ -30,12 +30,24 @@ type Incident struct {
 	Certainty string `json:"certainty"`
 	// CheckFailedSeq is the event that found wrong bytes, 0 if none did.
 	CheckFailedSeq uint64 `json:"check_failed_seq"`
+	// Others are further writes that reached the page while it was the victim's:
+	// a page that several ranks write slices of has a culprit for each.
+	Others []Culprit `json:"others,omitempty"`
 	// Evidence names the events behind the incident, "node#seq".
 	Evidence []string `json:"evidence"`
 	// Doubts are missing parts of logs that keep the writer from being certain.
 	Doubts []Gap `json:"missing,omitempty"`
 
 	at uint64 // place in the merged order
+}
+
+// Culprit is a write that had no business in a page.
+type Culprit struct {
+	Writer        string `json:"writer"` // prefill rank
+	WriterRoom    uint64 `json:"writer_room"`
+	WriterRoomSeq uint64 `json:"writer_room_seq"` // on the decode node
+	Chunk         uint32 `json:"chunk"`
+	LandedAt      Time   `json:"write_landed_at"`
 }
 
 type incidentKey struct {
@@ -102,7 +114,7 @@ func (b *blamer) lateWrite(w *Write) {
 	if r == nil || b.sawLate(w, r) {
 		return
 	}
-	late := r.Released != nil && r.Released.pos < w.Ended.pos && b.suspect(w, r)
+	late := r.Released != nil && b.h.before(r.Released.Mark, w.Ended) && b.suspect(w, r)
 	if pr := r.Pairs[PairKey{w.Rank, w.To}]; pr != nil && pr.inTime[w.Chunk] {
 		return
 	}
@@ -176,10 +188,10 @@ func (b *blamer) openInto(c *PageCheck, victim *Tenure) (*Write, *Room) {
 	var room *Room
 	for w := range b.h.Writes() {
 		r := b.h.rooms[w.Dest]
-		if r == nil || r == victim.Room || r.Node != c.Node || w.Posted.pos > c.pos || !slices.Contains(w.Pages, c.Page) {
+		if r == nil || r == victim.Room || r.Node != c.Node || b.h.before(c.Mark, w.Posted) || !slices.Contains(w.Pages, c.Page) {
 			continue
 		}
-		ended := w.Ended.Is() && (!w.Landed || w.Ended.pos < victim.From.pos)
+		ended := w.Ended.Is() && (!w.Landed || b.h.before(w.Ended, victim.From))
 		if ended || r.Released == nil || r.Released.pos > c.pos || !b.suspect(w, r) {
 			continue
 		}
@@ -222,7 +234,7 @@ func (b *blamer) ended(r *Room, rank string) bool {
 			continue
 		}
 		for _, w := range p.Writes {
-			if w.Rank == rank && w.Dest == r.RoomKey && (!w.Ended.Is() || w.Ended.pos > r.Released.pos) {
+			if w.Rank == rank && w.Dest == r.RoomKey && (!w.Ended.Is() || b.h.before(r.Released.Mark, w.Ended)) {
 				return false
 			}
 		}
@@ -261,10 +273,29 @@ func (b *blamer) add(page uint32, owner *Tenure, r *Room, rank string, chunk *ui
 	}
 	k.node = in.Node
 	if first := b.found[k]; first != nil {
-		return first // the first to land did the harm
+		first.also(in)
+		return first // the first to land comes first
 	}
 	b.found[k] = in
 	return in
+}
+
+// also adds the writer of another incident of the same page and victim.
+func (in *Incident) also(other *Incident) {
+	if other.Certainty != "landed" || other.Writer == nil || other.Chunk == nil || other.WriterRoomSeq == nil || other.WriteLandedAt == nil {
+		return
+	}
+	c := Culprit{*other.Writer, *other.WriterRoom, *other.WriterRoomSeq, *other.Chunk, *other.WriteLandedAt}
+	same := func(x Culprit) bool {
+		return x.Writer == c.Writer && x.WriterRoomSeq == c.WriterRoomSeq && x.Chunk == c.Chunk
+	}
+	if in.Writer != nil && in.Chunk != nil && in.WriterRoomSeq != nil && same(Culprit{Writer: *in.Writer, WriterRoomSeq: *in.WriterRoomSeq, Chunk: *in.Chunk}) {
+		return
+	}
+	if !slices.ContainsFunc(in.Others, same) {
+		in.Others = append(in.Others, c)
+		in.Evidence = append(in.Evidence, other.Evidence...)
+	}
 }
 
 func evidenceOf(m Mark) string { return m.Node + "#" + strconv.FormatUint(m.Seq, 10) }

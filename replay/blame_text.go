@@ -70,6 +70,9 @@ func (in *Incident) Story() string {
 	if len(in.Doubts) > 0 {
 		fmt.Fprintf(&sb, " Who wrote there is undetermined, because %s.", gapsText(in.Doubts))
 	}
+	for _, c := range in.Others {
+		fmt.Fprintf(&sb, " %s for room %d/%d, chunk %d, landed there too, at %s.", c.Writer, c.WriterRoom, c.WriterRoomSeq, c.Chunk, clockText(c.LandedAt.Time))
+	}
 	if in.CheckFailedSeq != 0 {
 		fmt.Fprintf(&sb, " The check that failed is %s#%d.", in.Node, in.CheckFailedSeq)
 	}

@@ -19,6 +19,8 @@ type Mark struct {
 	Seq  uint64
 	HLC  uint64
 	pos  uint64
+	life int   // of Clocks
+	at   int64 // by that life's own clock, ms
 }
 
 // Is says whether it happened.
@@ -156,6 +158,9 @@ type History struct {
 	pos    uint64
 	refs   refs            // what is named of other logs
 	pdlog  map[string]bool // nodes that keep a log
+
+	// Clocks is what the messages tell of the nodes' clocks.
+	Clocks Clocks
 }
 
 // NewHistory is a history without events.
@@ -210,20 +215,38 @@ func (h *History) PagesOf(node string) []uint32 {
 // ownerAt is who owned a page at a place, nil if nobody did.
 func (h *History) ownerAt(node string, page uint32, at Mark) *Tenure {
 	ts := h.pages[node][page]
-	i := sort.Search(len(ts), func(i int) bool { return ts[i].From.pos >= at.pos })
+	i := sort.Search(len(ts), func(i int) bool { return !h.before(ts[i].From, at) })
 	if i == 0 {
 		return nil
 	}
-	if t := ts[i-1]; !t.To.Is() || t.To.pos > at.pos {
+	if t := ts[i-1]; !t.To.Is() || h.before(at, t.To) {
 		return t
 	}
 	return nil
+}
+
+// closeBy is a distance at which two nodes' clocks decide nothing, in ms: what a
+// message takes, and the grain of their stamps.
+const closeBy = 2
+
+// before says whether a happened before b: in one log by its order, between two
+// nodes by their clocks, as far as their messages tell how those differ.
+func (h *History) before(a, b Mark) bool {
+	if a.Node == b.Node {
+		return a.pos < b.pos
+	}
+	off := h.Clocks.offsets()
+	if d := (a.at - off[a.life]) - (b.at - off[b.life]); d > closeBy || d < -closeBy {
+		return d < 0
+	}
+	return a.pos < b.pos
 }
 
 // Add folds one event. Events come in merged order.
 func (h *History) Add(e *events.Event) {
 	h.pos++
 	at := Mark{Node: e.Node, Seq: e.Seq, HLC: e.Hlc, pos: h.pos}
+	at.life, at.at = h.Clocks.observe(e)
 	if h.Events == 0 {
 		h.First = at
 	}

@@ -31,12 +31,14 @@ type pageTruth struct {
 // corruption is a page that was changed under an owner's feet, or after it was
 // released.
 type corruption struct {
-	node   string
-	page   uint32
-	victim uint64 // room number
-	none   bool   // nobody owned it
-	writer projector.RankID
-	room   uint64 // the writer's
+	node      string
+	page      uint32
+	victim    uint64 // room number
+	victimSeq uint64
+	none      bool // nobody owned it
+	writer    projector.RankID
+	room      uint64 // the writer's
+	chunk     uint32
 }
 
 // sendSpec is what the file says of one send: how its writes behave.
@@ -177,7 +179,7 @@ func (m *memory) land(x *write, pages []uint32) {
 			continue
 		}
 		t.bad = v.Seq != 0
-		m.corruptions = append(m.corruptions, corruption{node: d.d.name, page: pg, victim: v.Room, none: v.Seq == 0, writer: x.rank, room: x.room})
+		m.corruptions = append(m.corruptions, corruption{node: d.d.name, page: pg, victim: v.Room, victimSeq: v.Seq, none: v.Seq == 0, writer: x.rank, room: x.room, chunk: x.chunk})
 	}
 	d.step(projector.Landed{Lease: tag, Room: x.room, RoomSeq: roomSeq, Rank: x.rank, To: x.to, Pages: pages, Aux: x.last, Bytes: uint64(len(pages)), Chunk: x.chunk})
 	x.done(x.outcome, true, "")
@@ -243,4 +245,17 @@ func (m *memory) check(n *pdNode, a projector.CheckPages) []projector.PageReport
 
 func splitNames(v string) []string {
 	return slices.DeleteFunc(strings.Split(v, ","), func(s string) bool { return s == "" })
+}
+
+// truth lists the corruptions that a transfer made.
+func (m *memory) truth() []Corruption {
+	var out []Corruption
+	for _, c := range m.corruptions {
+		if c.writer != "" {
+			out = append(out, Corruption{
+				Node: c.node, Page: c.page, Victim: c.victim, VictimSeq: c.victimSeq, Writer: string(c.writer), WriterRoom: c.room, Chunk: c.chunk,
+			})
+		}
+	}
+	return out
 }

@@ -20,9 +20,23 @@ type Report struct {
 	Detail     string // what was expected, and what was found
 	Events     int
 	Violations []invariants.Violation
+	// Truth is what the simulation itself saw land where it had no business. It
+	// is drawn from its memory, not from any log.
+	Truth []Corruption
 	// Logs are the durable events of each pdlog node, in the order of the
 	// file, merged in the order they happened.
 	Logs []*events.Event
+}
+
+// Corruption is a write of a transfer into a page that its room did not own.
+type Corruption struct {
+	Node       string // decode node
+	Page       uint32
+	Victim     uint64 // room number of the owner; with VictimSeq 0 there was none
+	VictimSeq  uint64
+	Writer     string // prefill rank
+	WriterRoom uint64
+	Chunk      uint32
 }
 
 // RunFile runs a scenario file. A file that cannot be read or parsed is an
@@ -76,6 +90,7 @@ func Run(file, text string) (Report, error) {
 	rep.Logs = w.logs()
 	rep.Events = len(rep.Logs)
 	rep.Violations = w.violations(rep.Logs)
+	rep.Truth = w.mem.truth()
 	if rep.OK {
 		w.judge(&rep, fail)
 	}
