@@ -132,6 +132,10 @@ crash: deps-test ## 50,000 crash images of the log, 6,000 flipped bits
 	PDLOG_FLIPS=6000 $(GO) test -count=1 -v -run 'Flip|Truncated' ./store
 	PDLOG_CRASH_IMAGES=50000 $(GO) test -count=1 -v -timeout 60m ./test/crash
 
+.PHONY: truth
+truth: deps ## blame against the injected truth: 180 simulated runs, 20 demos
+	PDLOG_TRUTH_RUNS=180 PDLOG_TRUTH_DEMOS=20 $(GO) test -count=1 -timeout 60m -v ./test/truth
+
 .PHONY: bench-replay
 bench-replay: deps ## reading 10,000,000 events, beside a bare read and decode
 	PDLOG_FIGURES=$${PDLOG_FIGURES:-10000000} $(GO) test -run TestFigures -count=1 -timeout 30m -v ./replay

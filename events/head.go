@@ -12,6 +12,9 @@ type Head struct {
 	Room    uint64
 	RoomSeq uint64
 	Type    Type // 0: a type of a newer schema, or none
+	// Record is what the event is decoded from, good while it is asked about; nil
+	// if it was decoded already.
+	Record []byte
 }
 
 // Type is a payload's number in the schema.
@@ -32,7 +35,7 @@ func HeadOf(e *Event) Head {
 
 func wanted(rec []byte, seq uint64, want func(Head) bool) bool {
 	h, ok := peek(rec)
-	h.Seq = seq
+	h.Seq, h.Record = seq, rec
 	return !ok || want(h)
 }
 

@@ -53,7 +53,7 @@ func TestASelectionIsAFilterOfTheWhole(t *testing.T) {
 				if (e.GetReleased() != nil) != (h.Type == 57) {
 					rt.Fatalf("%s has type %d", e.TypeName(), h.Type)
 				}
-				if !want(h) {
+				if !want(h) { // its Record is not looked at
 					continue
 				}
 				if len(part) == 0 || !proto.Equal(part[0], e) {

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"bytes"
 	"context"
 	"iter"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/pdlog/pdlog/events"
 )
@@ -57,7 +59,13 @@ func namesPages(h events.Head) bool {
 // each only what names pages is decoded. Damage is passed over: whoever reads
 // the focus meets it again.
 func FocusOn(ctx context.Context, logs []*Log, node string, page uint32) (Focus, error) {
-	return find(ctx, logs, namesPages, func(e *events.Event) bool {
+	// A page stands in a record as a varint: one that lacks those bytes need not be
+	// decoded.
+	varint := protowire.AppendVarint(nil, uint64(page))
+	wanted := func(h events.Head) bool {
+		return namesPages(h) && (h.Record == nil || h.Type == typeMetadataReceived || bytes.Contains(h.Record, varint))
+	}
+	return find(ctx, logs, wanted, func(e *events.Event) bool {
 		owner := e.Node
 		var pages []uint32
 		switch p := e.Payload.(type) {

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"sync"
@@ -60,7 +61,7 @@ func (d *decodeEngine) run(ctx context.Context) {
 			select {
 			case <-t.C:
 				r := d.snapshot()
-				r.Corrupt, r.Taken = nil, nil // long lists only at the end
+				r.Corrupt, r.Found, r.Taken = nil, nil, nil // long lists only at the end
 				_ = d.link.send(Message{Kind: msgProgress, Report: r})
 			case <-stop:
 				return
@@ -340,12 +341,16 @@ func (r *receiving) check(ctx context.Context, when string) {
 		if rank < 0 {
 			continue
 		}
+		var found []Found
+		r.d.withCPU(ctx, func() { found = r.authors(st, page) })
 		if r.bad == nil {
 			r.bad = map[uint32]bool{}
 		}
 		r.bad[page] = true
 		r.d.count(func(rep *EngineReport) {
-			rep.Corrupt = append(rep.Corrupt, RoomPage{RoomSeq: r.seq, Page: page})
+			rp := RoomPage{RoomSeq: r.seq, Page: page}
+			rep.Corrupt = append(rep.Corrupt, rp)
+			rep.Found = append(rep.Found, found...)
 		})
 		detail := fmt.Sprintf("byte %d of page %d (position %d) is wrong %s", at, page, k, when)
 		_ = r.d.call(ctx, func(ctx context.Context) error {
@@ -355,6 +360,47 @@ func (r *receiving) check(ctx context.Context, when string) {
 			return err
 		})
 	}
+}
+
+// authors tells whose bytes are in the parts of a page that are not as st says.
+// A page is cut among the prefill ranks by position.
+func (r *receiving) authors(st Stamp, page uint32) []Found {
+	part, cut := r.d.rankBytes(), r.d.plan.PageBytes/r.d.plan.PrefillRanks
+	var out []Found
+	for rank := range r.d.plan.PrefillRanks {
+		seen := map[*Item]bool{}
+		for at := rank * cut; at < (rank+1)*cut; {
+			have := r.d.mem[at/part].page(page)[at%part:]
+			have = have[:min(len(have), (rank+1)*cut-at)]
+			wrong := st.Check(have, at)
+			if wrong < 0 {
+				at += len(have)
+				continue
+			}
+			at += wrong
+			it, position := r.d.plan.author(binary.LittleEndian.Uint64(have[wrong:]), at)
+			if it != nil && !seen[it] {
+				seen[it] = true
+				out = append(out, Found{
+					RoomPage: RoomPage{RoomSeq: r.seq, Page: page}, Room: it.Room, Use: it.Use,
+					Position: position, Chunk: position / it.ChunkPages, Rank: r.d.plan.PrefillNode + "/" + strconv.Itoa(rank),
+				})
+			}
+			at += 8
+			for at < (rank+1)*cut && it != nil { // past what is the same request's
+				other := Stamp{Room: it.Room, Use: it.Use, Position: uint32(position)} //nolint:gosec // few pages
+				rest := r.d.mem[at/part].page(page)[at%part:]
+				rest = rest[:min(len(rest), (rank+1)*cut-at)]
+				same := other.Check(rest, at)
+				if same >= 0 {
+					at += same
+					break
+				}
+				at += len(rest)
+			}
+		}
+	}
+	return out
 }
 
 // untilReleased waits for the word that the pages are free. false: ctx ended.

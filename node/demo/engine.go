@@ -203,6 +203,7 @@ func (e *engine) snapshot() *EngineReport {
 	defer e.mu.Unlock()
 	r := e.report
 	r.Corrupt = append([]RoomPage(nil), e.report.Corrupt...)
+	r.Found = append([]Found(nil), e.report.Found...)
 	r.Faults = make(map[string]int, len(e.report.Faults))
 	for k, v := range e.report.Faults {
 		r.Faults[k] = v

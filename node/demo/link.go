@@ -53,6 +53,8 @@ type EngineReport struct {
 	Bytes        uint64 `json:"bytes"`         // checked, of succeeded rooms
 	// Corrupt lists the pairs whose bytes were wrong.
 	Corrupt []RoomPage `json:"corrupt,omitempty"`
+	// Found says whose bytes were in those pages.
+	Found []Found `json:"found,omitempty"`
 	// Taken lists the pages that have not come back.
 	Taken []uint32 `json:"taken,omitempty"`
 	// Faults counts failed requests by the node's word for it.
@@ -69,6 +71,17 @@ func (r *EngineReport) Ended() int { return r.Succeeded + r.Aborted + r.Failed }
 type RoomPage struct {
 	RoomSeq uint64 `json:"room_seq"`
 	Page    uint32 `json:"page"`
+}
+
+// Found is a part of a wrong page whose bytes are those of another request: the
+// rank's part of page Position of the request with that Room and Use.
+type Found struct {
+	RoomPage
+	Room     uint64 `json:"room"`
+	Use      uint32 `json:"use"`
+	Position int    `json:"position"`
+	Chunk    int    `json:"chunk"`
+	Rank     string `json:"rank"` // prefill rank
 }
 
 // link writes and reads Messages, one JSON object a line. Send is safe for

@@ -111,6 +111,21 @@ func MakePlan(o Options, reqs []Request) Plan {
 	return p
 }
 
+// author finds the request and the place in its page list whose content has this
+// word at a byte offset of the whole page; nil if there is none.
+func (p *Plan) author(have uint64, offset int) (*Item, int) {
+	for i := range p.Items {
+		it := &p.Items[i]
+		for k := range it.Pages {
+			st := Stamp{Room: it.Room, Use: it.Use, Position: uint32(k)} //nolint:gosec // few pages
+			if word(st.base(), uint64(offset)/8) == have {               //nolint:gosec // not negative
+				return it, k
+			}
+		}
+	}
+	return nil, 0
+}
+
 // planReuse lets some requests take the room number of an earlier one. A number
 // is used at most twice more, never by two requests at once.
 func (p *Plan) planReuse(rng *rand.Rand) {

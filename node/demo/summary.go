@@ -25,6 +25,8 @@ type Summary struct {
 	PagesChecked int     `json:"pages_checked"`
 	// CorruptPages counts pairs of room incarnation and page whose bytes were wrong.
 	CorruptPages int `json:"corrupt_pages"`
+	// WrongBytes says whose bytes the stand-in found in them.
+	WrongBytes []Found `json:"wrong_bytes"`
 
 	Released Bases `json:"released"` // room incarnations
 	Unsafe   int   `json:"unsafe"`   // of Released
@@ -133,7 +135,7 @@ func summarize(r EngineReport, t *tally, lost int, took time.Duration) *Summary 
 	for _, rp := range r.Corrupt {
 		corrupt[rp] = true
 	}
-	s.CorruptPages = len(corrupt)
+	s.CorruptPages, s.WrongBytes = len(corrupt), append([]Found{}, r.Found...)
 	for _, basis := range t.released {
 		s.Released.add(basis)
 	}

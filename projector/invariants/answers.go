@@ -18,9 +18,9 @@ type ackTarget struct {
 type targetHeld struct{ event *events.Event }
 
 func (c *Checker) held(n *node, r *room, e *events.Event, p *events.AckTargetHeld) {
-	n.targets[ackTarget{r.seq, e.Rank, p.GetTo()}] = &targetHeld{event: e}
+	n.targets[ackTarget{r.seq, c.name(e.Rank), c.name(p.GetTo())}] = &targetHeld{event: e}
 	if p.Generation != nil {
-		at := pair{e.Rank, p.GetTo()}
+		at := c.pair(e.Rank, p.GetTo())
 		r.generations.put(at, max(r.generations.get(at), p.GetGeneration()))
 	}
 }

@@ -10,10 +10,15 @@ import (
 // NoPage is the Page of a violation that is about no single page.
 const NoPage = -1
 
-// maxEnded bounds the ended room incarnations a node's record keeps, for
-// writes and messages that come after the end. As many as a prefill's bounded
-// receipts (projector.DefaultConfig); about 300 bytes each.
-const maxEnded = 1 << 16
+// maxEnded bounds the ended room incarnations that are kept over all nodes, for
+// writes and messages that come after the end: twice a prefill's bounded receipts
+// (projector.DefaultConfig), about 600 bytes each.
+const maxEnded = 1 << 17
+
+type endedRoom struct {
+	node *node
+	seq  uint64
+}
 
 // Violation is one breach of an invariant, at one event.
 type Violation struct {
@@ -41,16 +46,18 @@ func (v Violation) String() string {
 // Checker collects violations over a stream of events. New is the only way in.
 type Checker struct {
 	nodes map[string]*node
+	kept  map[string]string // one copy of each name that is kept
+	ended []endedRoom       // of all nodes, oldest first
 	found []Violation
 	late  []lateWrite // landings seen from the writer's side, settled by Finish
 	chain bool
-	ended int            // ended rooms kept for each node
+	keep  int            // ended rooms at most
 	told  map[place]bool // I1 that Take handed out
 }
 
 // New is a checker that has seen nothing.
 func New() *Checker {
-	return &Checker{nodes: map[string]*node{}, told: map[place]bool{}, ended: maxEnded}
+	return &Checker{nodes: map[string]*node{}, kept: map[string]string{}, told: map[place]bool{}, keep: maxEnded}
 }
 
 // CheckChain makes the checker recompute each node's hash chain as well
@@ -105,6 +112,18 @@ func (c *Checker) names() []string {
 // Violations are those found so far, without what Finish settles.
 func (c *Checker) Violations() []Violation { return c.found }
 
+// name is the kept copy of a name: a decoded event has strings of its own.
+func (c *Checker) name(s string) string {
+	if kept, ok := c.kept[s]; ok {
+		return kept
+	}
+	c.kept[s] = s
+	return s
+}
+
+// pair is a pair that is kept.
+func (c *Checker) pair(rank, to string) pair { return pair{c.name(rank), c.name(to)} }
+
 func (c *Checker) report(e *events.Event, inv string, page int64, format string, args ...any) {
 	c.found = append(c.found, Violation{
 		Invariant: inv, Node: e.Node, Room: e.Room, RoomSeq: e.RoomSeq, Page: page, Seq: e.Seq,
@@ -119,7 +138,6 @@ func (c *Checker) node(e *events.Event) *node {
 	n := c.nodes[e.Node]
 	if n == nil || (e.Seq == 1 && n.last > 0 && n.boot != e.Boot) {
 		fresh := newNode(e.Node, e.Seq)
-		fresh.keep = c.ended
 		if n != nil {
 			c.unanswered(n)
 			fresh.generation = n.generation

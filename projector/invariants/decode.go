@@ -29,7 +29,7 @@ func (c *Checker) decode(n *node, r *room, e *events.Event) {
 	}
 	switch p := e.Payload.(type) {
 	case *events.Event_PublishStarted:
-		r.published.put(pair{e.Rank, p.PublishStarted.GetTo()}, &publish{dummy: p.PublishStarted.GetDummy()})
+		r.published.put(c.pair(e.Rank, p.PublishStarted.GetTo()), &publish{dummy: p.PublishStarted.GetDummy()})
 	case *events.Event_AbortSent:
 		switch gen := p.AbortSent.GetGeneration(); {
 		case r.armed == 0 && r.whole:
@@ -44,7 +44,7 @@ func (c *Checker) decode(n *node, r *room, e *events.Event) {
 			pub.rejected = true
 		}
 	default:
-		r.learnFact(e)
+		c.learnFact(r, e)
 	}
 }
 
@@ -102,7 +102,7 @@ func (c *Checker) release(n *node, r *room, e *events.Event, p *events.Released)
 	if n.aux[r.auxRow] == r.seq {
 		delete(n.aux, r.auxRow)
 	}
-	n.end(r)
+	c.end(n, r)
 }
 
 // landed is I1 as the decode node saw it.

@@ -12,5 +12,5 @@
 //
 // The package is pure: no I/O, no clock, no goroutine. A Checker is not safe
 // for concurrent use. Its memory is bounded by the rooms that are live plus a
-// fixed number of ended ones per node (maxEnded).
+// fixed number of ended ones (maxEnded).
 package invariants

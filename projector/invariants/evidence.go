@@ -10,7 +10,7 @@ import (
 
 // learnFact keeps what can be evidence of a release (events.md, the release
 // rule), whatever the node made of it.
-func (r *room) learnFact(e *events.Event) {
+func (c *Checker) learnFact(r *room, e *events.Event) {
 	var f fact
 	switch p := e.Payload.(type) {
 	case *events.Event_StatusReceived:
@@ -63,7 +63,7 @@ func (c *Checker) checkEvidence(n *node, r *room, e *events.Event, p *events.Rel
 	}
 	var bad []string
 	for _, ev := range p.GetEvidence() {
-		at := pair{ev.GetRank(), ev.GetTo()}
+		at := c.pair(ev.GetRank(), ev.GetTo())
 		if why := r.weak(n, ev, e.Seq); why != "" {
 			bad = append(bad, ev.GetRank()+" to "+ev.GetTo()+": "+why)
 			continue

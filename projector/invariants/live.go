@@ -17,9 +17,9 @@ type place struct {
 	page   int64
 }
 
-// Bound limits the ended rooms that are kept for each node: what comes after the
+// Bound limits the ended rooms that are kept over all nodes: what comes after the
 // end of older ones is judged with less. Call it before the first Feed.
-func (c *Checker) Bound(ended int) { c.ended = ended }
+func (c *Checker) Bound(ended int) { c.keep = ended }
 
 // Take returns the violations found since the last Take, without what Finish or
 // Overdue would settle. What it returned is not returned by Finish.

@@ -36,14 +36,14 @@ func (c *Checker) prefill(n *node, r *room, e *events.Event) {
 		if t := r.openToken(e.Rank); t != nil {
 			c.report(e, "I3", NoPage, "drained while write %d of %s is open", t.posted, e.Rank)
 		}
-		r.drained.put(e.Rank, drain{e.Seq, events.HLC(e.Hlc).Millis(), e.Boot})
+		r.drained.put(c.name(e.Rank), drain{e.Seq, events.HLC(e.Hlc).Millis(), e.Boot})
 	case *events.Event_AbortReceived:
 		if a := p.AbortReceived; !a.GetStale() {
 			if r.aborted == 0 {
 				r.aborted = e.Seq
 			}
 			if a.Generation != nil {
-				at := pair{e.Rank, a.GetTo()}
+				at := c.pair(e.Rank, a.GetTo())
 				r.generations.put(at, max(r.generations.get(at), a.GetGeneration()))
 			}
 		}
@@ -57,18 +57,18 @@ func (c *Checker) prefill(n *node, r *room, e *events.Event) {
 		}
 		r.source = e.Seq
 	case *events.Event_RoomCleared:
-		n.end(r)
+		c.end(n, r)
 	}
 }
 
 // metadata is I7: an incarnation that has ended is not opened again by its own
 // metadata. Metadata that was refused opens nothing.
 func (c *Checker) metadata(n *node, r *room, e *events.Event, p *events.MetadataReceived) {
-	r.dests.put(pair{e.Rank, p.GetTo()}, destination{p.GetDecodeNode(), string(p.GetDecodeLogId()), p.GetDecodeRoomSeq()})
+	d := destination{c.name(p.GetDecodeNode()), c.name(string(p.GetDecodeLogId())), p.GetDecodeRoomSeq()}
+	r.dests.put(c.pair(e.Rank, p.GetTo()), d)
 	if p.GetDecodeRoomSeq() == 0 {
 		return
 	}
-	d := destination{p.GetDecodeNode(), string(p.GetDecodeLogId()), p.GetDecodeRoomSeq()}
 	ours := n.destinies[d]
 	for _, seq := range ours {
 		if old := n.rooms[seq]; seq != r.seq && old != nil && old.outcome != 0 && !old.refused {
@@ -81,7 +81,7 @@ func (c *Checker) metadata(n *node, r *room, e *events.Event, p *events.Metadata
 }
 
 func (c *Checker) posted(n *node, r *room, e *events.Event, p *events.ChunkPosted) {
-	at := pair{e.Rank, p.GetTo()}
+	at := c.pair(e.Rank, p.GetTo())
 	if r.aborted != 0 {
 		c.report(e, "I3", NoPage, "chunk %d posted after the abort (event %d)", p.GetChunk(), r.aborted)
 	}
@@ -127,10 +127,10 @@ func (r *room) vouch(rank string) {
 }
 
 func (c *Checker) statusSent(r *room, e *events.Event, p *events.StatusSent) {
-	at := pair{e.Rank, p.GetTo()}
+	at := c.pair(e.Rank, p.GetTo())
 	success := p.GetStatus() == events.TerminalStatus_TERMINAL_STATUS_SUCCESS
 	if success {
-		r.success.put(e.Rank, true)
+		r.success.put(c.name(e.Rank), true)
 		if t := r.openToken(e.Rank); t != nil {
 			c.report(e, "I3", NoPage, "success told to %s while write %d is open", p.GetTo(), t.posted)
 			r.vouch(e.Rank)

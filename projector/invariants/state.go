@@ -11,14 +11,12 @@ type node struct {
 	boot        uint64
 	incarnation uint64
 	millis      uint64 // of the last event
-	keep        int    // ended rooms at most
 
 	chainNext  uint32
 	chainKnown bool
 
 	rooms   map[uint64]*room // by room_seq
 	current *room            // of the event before
-	ended   []uint64         // room_seq of ended rooms, oldest first
 
 	// decode
 	generation uint64
@@ -141,24 +139,31 @@ func (n *node) room(e *events.Event) *room {
 }
 
 // end queues a room for eviction once it owes nothing more.
-func (n *node) end(r *room) {
+func (c *Checker) end(n *node, r *room) {
 	if r.gone {
 		return
 	}
 	r.gone = true
-	r.facts = nil
-	n.ended = append(n.ended, r.seq)
-	if len(n.ended) > n.keep {
-		old := n.rooms[n.ended[0]]
-		if old != nil {
-			for _, d := range old.dests {
-				delete(n.destinies, d.value)
-			}
-		}
-		delete(n.rooms, n.ended[0])
-		if n.current == old {
-			n.current = nil
-		}
-		n.ended = n.ended[1:]
+	r.facts, r.pages = nil, nil
+	c.ended = append(c.ended, endedRoom{n, r.seq})
+	if len(c.ended) <= c.keep {
+		return
+	}
+	oldest := c.ended[0]
+	c.ended = c.ended[1:]
+	oldest.node.forget(oldest.seq)
+}
+
+func (n *node) forget(seq uint64) {
+	old := n.rooms[seq]
+	if old == nil {
+		return
+	}
+	for _, d := range old.dests {
+		delete(n.destinies, d.value)
+	}
+	delete(n.rooms, seq)
+	if n.current == old {
+		n.current = nil
 	}
 }

@@ -30,9 +30,9 @@ const (
 	// connectTimeout bounds the wait for a server at the start; later ones are
 	// waited for as long as it takes.
 	connectTimeout = 5 * time.Second
-	// endedRooms are kept for each node, for what comes after their end: about a
+	// endedRooms are kept over all nodes, for what comes after their end: about a
 	// megabyte a node.
-	endedRooms = 1 << 12
+	endedRooms = 1 << 15
 	// maxMarks bounds what is remembered of where a node's messages are: one that
 	// has an older room open is read again from there on.
 	maxMarks = 1 << 16
