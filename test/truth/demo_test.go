@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -99,8 +98,10 @@ func injectedLate(t *testing.T, h *replay.History, node string, c replay.Culprit
 		return false
 	}
 	for _, p := range r.Peers {
-		if strings.HasPrefix(c.Writer, p.Node+"/") && spec.Draw(uint64(seed), rdma.Tag(p.Seq), uint64(c.Chunk)).Kind == fault.Late { //nolint:gosec // small
-			return true
+		for k := range r.Pairs {
+			if k.Rank == c.Writer && spec.Draw(uint64(seed), rdma.Tag(p.Seq), uint64(c.Chunk), rdma.PeerID(k.To)).Kind == fault.Late { //nolint:gosec // small
+				return true
+			}
 		}
 	}
 	return false
