@@ -103,7 +103,7 @@ func (m *Machine) metadata(c WireMetadata) {
 	if r != nil {
 		dup = r.dest(c.At, ep.Rank)
 		for _, d := range r.Dests {
-			if d.Node == node {
+			if d.Node == node && (known == nil || d.RoomSeq > known.RoomSeq) { // one that lost its frame says nothing
 				known = d
 			}
 		}

@@ -23,7 +23,7 @@ var mustFire = []string{
 	"aux row by message", "crash between persist and send", "damaged log found on open", "disk full and recovered", "drain while partitioned",
 	"fence failed", "fence refused a write", "graceful stop done", "late write under an unknown past", "lease fired", "log tail cut on open",
 	"mirror found ahead", "mirror found behind", "mirror found forked", "never_seen counted", "pages quarantined", "peer fenced for an unknown past",
-	"receipt dropped, watermark raised", "refused: pages_busy", "refused: room_live", "release without ack", "released by acks", "released by fence",
+	"receipt dropped, watermark raised", "refused: room_live", "release without ack", "released by acks", "released by fence",
 	"released by mixed", "released by never_published", "released by success", "room id used again within 1 s", "room succeeded",
 	"snapshot ignored as damaged", "started from a snapshot",
 	"stale ack ignored", "started with an unknown past", "tombstone refused a grant", "told by a peer that the log is an older copy",
