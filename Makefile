@@ -16,7 +16,7 @@ PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
 BUF_VERSION      := v1.75.0
 
-.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store bench-mirror crash mirror-kills sim fuzz test-browser test-rxe build-verbs vuln clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store bench-mirror crash mirror-kills sim fuzz interop test-browser test-rxe build-verbs vuln clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -64,7 +64,7 @@ demo: build ## the main job on this machine: real processes, every byte checked
 # ---- tests
 
 deps-test: deps
-	$(call apt,strace python3 python3-protobuf)
+	$(call apt,strace python3 python3-protobuf python3-zmq)
 
 test: build deps-test ## all tests, with the race detector
 	$(GO) test -race -count=1 -timeout 15m ./...
@@ -150,6 +150,9 @@ sim: deps ## one seed of the fleet simulation, or SEEDS of them
 	@$(GO) run ./test/sim/cmd/pdsim -seed $(SEED) -seeds $(SEEDS) -v $(if $(OUT),-out $(OUT)) $(SIM_FLAGS)
 
 test-browser: deps ## the node's page, and the pictures of pdreplay, in a real Chromium
+interop: deps-test ## peers written from the wire's description alone; junk for 60 s in each dialect
+	PDLOG_INTEROP=1 $(GO) test -count=1 -v ./test/interop
+test-browser: deps ## the pictures of pdreplay in a real Chromium
 	$(call apt,chromium)
 	PDLOG_BROWSER=1 $(GO) test -count=1 -run 'TestInABrowser|TestPageInABrowser' ./replay/picture ./node
 

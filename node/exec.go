@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/pdlog/pdlog/events"
@@ -29,7 +30,8 @@ func (n *Node) perform(a projector.Action, seq uint64) {
 	case projector.RevokeLease:
 		// Before the Tell behind it: no key outlives its room. An exact revoke
 		// waits for one copy; one that fails is counted, not waited for.
-		if _, err := n.receive.take(a.Lease); err != nil {
+		// Of a peer that is not pdlog there is no key to take back.
+		if _, err := n.receive.take(a.Lease); err != nil && !errors.Is(err, errForeign) {
 			n.revokeFailed.Add(1)
 			n.log.Warn("lease not revoked", "lease", a.Lease, "room_seq", a.RoomSeq, "err", err)
 		}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"net"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -57,6 +58,9 @@ func TestExtensionOffLeavesThePlainProtocol(t *testing.T) {
 			}
 			if n := q.d.await(enginepb.Notice_KIND_RELEASED, 71); n.Basis != "acks" || n.Unsafe {
 				t.Fatalf("released with %v", n)
+			}
+			if n := q.d.counters()["revocations_failed"]; n != 0 {
+				t.Fatalf("%d revocations of keys that were never granted have failed", n)
 			}
 			if k := q.d.counters(); k["acks_v3"] == 0 || k["acks_v1"] != 0 || k["acks_v2"] != 0 || k["peers_weak"] != 0 {
 				t.Fatalf("counters %v", k)
@@ -148,4 +152,32 @@ func TestFormOfAnAckIsObserved(t *testing.T) {
 	if n := q.d.await(enginepb.Notice_KIND_RELEASED, 101); n.Basis != "acks" {
 		t.Fatalf("released with %v", n)
 	}
+}
+
+// A prefill that is not pdlog and comes back at the same bootstrap address with
+// another port is found when it is heard again, and is registered with; what was
+// published to the old process is held.
+func TestPlainPrefillComesBackAtAnotherPort(t *testing.T) {
+	pc, dc := testConfig(t, "prefill", "p0"), testConfig(t, "decode", "d0")
+	pc.Extension = false
+	q := startPair(t, pc, dc, 4096)
+	q.prefill = q.d.peerView().Node
+	q.open(111, 0, 1)
+	q.p.await(enginepb.Notice_KIND_READY, 111)
+	old := q.d.peerView().Ranks[0].Address
+	q.p.close()
+	last := q.d.awaitEvent("PeerLost", 0, 0)
+	hold, err := (&net.ListenConfig{}).Listen(testContext(t), "tcp", old) // the port goes to somebody else
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Close() //nolint:errcheck // a test's listener
+	q.p.start(q.pc)
+	q.d.awaitEvent("PeerRegistered", 0, last)
+	if now := q.d.peerView().Ranks[0].Address; now == old {
+		t.Fatalf("the prefill is still at %s", now)
+	}
+	q.open(112, 2, 3)
+	q.p.await(enginepb.Notice_KIND_READY, 112)
+	q.d.awaitEvent("Quarantined", 111, 0)
 }

@@ -78,6 +78,7 @@ func (t *peerTable) wait() { t.wg.Wait() }
 // follow discovers one prefill, then probes it at every heartbeat.
 func (t *peerTable) follow(ctx context.Context, addr string, poke <-chan struct{}) {
 	var cur *prefill
+	missed := false // the last probe had no answer
 	wait := discoverFirst
 	var asked time.Time
 	timer := time.NewTimer(0)
@@ -101,7 +102,7 @@ func (t *peerTable) follow(ctx context.Context, addr string, poke <-chan struct{
 				cur, asked = p, time.Now()
 			}
 		default:
-			cur = t.probe(ctx, cur)
+			cur, missed = t.probe(ctx, cur, missed)
 		}
 		if cur != nil {
 			timer.Reset(t.cfg.Heartbeat)
@@ -113,31 +114,49 @@ func (t *peerTable) follow(ctx context.Context, addr string, poke <-chan struct{
 }
 
 // probe asks whether the peer lives, and a pdlog peer whether it is still the
-// same life.
-func (t *peerTable) probe(ctx context.Context, p *prefill) *prefill {
+// same life. One that is not pdlog cannot say: after a probe without an answer
+// it may be another process, at other ports, and is found anew.
+func (t *peerTable) probe(ctx context.Context, p *prefill, missed bool) (now *prefill, missing bool) {
 	node := p.seen.Node
 	if p.seen.PDLog {
 		info, ok, err := t.ask.Discover(ctx, p.bootstrap)
 		if err == nil && ok && info.Boot == p.seen.Boot && info.Node == node {
 			t.beat(p, true)
-			return p
+			return p, false
 		}
 		if err == nil && ok { // another life, or another node
 			if q := t.discover(ctx, p.bootstrap); q != nil {
-				return q
+				return q, false
 			}
 		}
 	}
 	alive := t.ask.Health(ctx, p.bootstrap)
+	if alive && missed && !p.seen.PDLog {
+		t.registerAnew(node)
+		if q := t.discover(ctx, p.bootstrap); q != nil {
+			return q, false
+		}
+		alive = false // it answers, and its ranks are not registered yet
+	}
 	if ctx.Err() == nil {
 		t.beat(p, alive)
 	}
 	if alive && p.seen.PDLog {
 		if q := t.discover(ctx, p.bootstrap); q != nil {
-			return q
+			return q, false
 		}
 	}
-	return p
+	return p, !alive
+}
+
+// registerAnew forgets who has our registration: a new process at an old port
+// has not.
+func (t *peerTable) registerAnew(node string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p := t.byNode[node]; p != nil {
+		p.told = map[string]bool{}
+	}
 }
 
 // beat tells the core whether a prefill answers. Ranks of others that are

@@ -95,6 +95,9 @@ func (m *Machine) applyPeerRegistered(p *events.PeerRegistered) {
 	rank := RankID(p.Peer)
 	if m.cfg.Role == events.Role_ROLE_DECODE {
 		if peer := st.Peers[rank.Node()]; peer != nil {
+			if old := peer.Ranks[rank].Address; old != "" && old != p.Address && p.PeerBoot == 0 {
+				m.applyMoved(rank)
+			}
 			peer.Ranks[rank] = PeerRank{Rank: rank, Address: p.Address, WireID: p.WireId, Source: p.Source}
 		}
 		return
@@ -110,6 +113,18 @@ func (m *Machine) applyPeerRegistered(p *events.PeerRegistered) {
 	ep.Rank, ep.Session = rank, p.Session
 	ep.Boot, ep.Inc, ep.LogID = p.PeerBoot, p.PeerIncarnation, p.LogId
 	ep.at[RankID(p.At)] = true
+}
+
+// applyMoved: an SGLang rank keeps its port for life, so at another address it is
+// another process, which knows nothing of what the one before has posted.
+func (m *Machine) applyMoved(rank RankID) {
+	for _, r := range m.st.Rooms {
+		for _, p := range r.Pairs {
+			if p.Rank == rank && !p.PDLog && p.Publish != PublishNone {
+				p.CannotTell = true
+			}
+		}
+	}
 }
 
 func (m *Machine) applyCapabilities(p *events.PeerCapabilities) {

@@ -249,7 +249,13 @@ func (m *Machine) applyToReceipt(e *events.Event) {
 	var gen *uint64
 	switch p := e.Payload.(type) {
 	case *events.Event_AbortReceived:
+		if p.AbortReceived.Stale {
+			return
+		}
 		to, seq, gen = RankID(p.AbortReceived.To), p.AbortReceived.DecodeRoomSeq, p.AbortReceived.Generation
+		if seq == 0 && gen != nil { // a decode that is not pdlog: the event says which use it is about
+			m.askedAgain(e, to, gen)
+		}
 	case *events.Event_Drained:
 		for _, rc := range m.st.Receipts[e.Room] {
 			if rc.Seq == e.RoomSeq {
@@ -282,6 +288,17 @@ func (m *Machine) applyToReceipt(e *events.Event) {
 		Room: e.Room, NeverSeen: true, Outcome: OutcomeFailed, Ranks: map[RankID]*PRank{},
 		Dests: []ReceiptDest{{Rank: RankID(e.Rank), To: to, Node: to.Node(), LogID: logID, RoomSeq: seq, Gen: gen}},
 	})
+}
+
+// askedAgain keeps the newest generation of an ABORT for an ended room.
+func (m *Machine) askedAgain(e *events.Event, to RankID, gen *uint64) {
+	for _, rc := range m.st.Receipts[e.Room] {
+		for i := range rc.Dests {
+			if d := &rc.Dests[i]; e.RoomSeq != 0 && rc.Seq == e.RoomSeq && d.Rank == RankID(e.Rank) && d.To == to {
+				d.Gen = gen
+			}
+		}
+	}
 }
 
 // logOf is the log id of a decode node's present life, nil if it has none.

@@ -229,6 +229,9 @@ func (m *Machine) judgeAck(r *Room, p *Pair, c WireAck, x *Ext, misfit bool) eve
 		}
 		return 0
 	}
+	if p.CannotTell {
+		return events.NotCounted_NOT_COUNTED_NO_PROOF
+	}
 	if c.Generation != nil {
 		return 0
 	}

@@ -43,10 +43,29 @@ func (m *Machine) discovered(c PeerDiscovered) {
 	}
 	for _, r := range c.Ranks {
 		if p := m.st.Peers[c.Node]; p.Ranks[r.Rank] != r {
-			m.emit(&events.Event{Payload: &events.Event_PeerRegistered{PeerRegistered: &events.PeerRegistered{
+			seq := m.emit(&events.Event{Payload: &events.Event_PeerRegistered{PeerRegistered: &events.PeerRegistered{
 				Peer: string(r.Rank), Address: r.Address, PeerBoot: c.Boot, PeerIncarnation: c.Incarnation, LogId: c.LogID, WireId: r.WireID, Source: r.Source,
 			}}})
+			m.rankMoved(r.Rank, seq)
 		}
+	}
+}
+
+// rankMoved ends and fences what was published to a rank that is another process
+// now: an ACK of that one would be given by ignorance (wire.md F12).
+func (m *Machine) rankMoved(rank RankID, cause uint64) {
+	for _, key := range sortedKeys(m.st.Rooms) {
+		r := m.st.Rooms[key]
+		for _, p := range r.Pairs {
+			if p.Rank != rank || p.PDLog || !p.CannotTell {
+				continue
+			}
+			m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_LOST, string(rank)+" is another process", rank.Node(), localCause(cause))
+			if r.Outcome == OutcomeFailed && p.owesEvidence() {
+				m.cannotTell(r, p, cause)
+			}
+		}
+		m.touchAny(key)
 	}
 }
 

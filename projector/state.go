@@ -163,7 +163,7 @@ type Pair struct {
 	FenceProof events.FenceKind
 	EvidenceAt uint64 // seq
 	Fencing    bool
-	CannotTell bool
+	CannotTell bool // its answer would prove nothing: it said so, or it is another process now
 }
 
 // Peer is a prefill node as a decode node knows it.
