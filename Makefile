@@ -149,10 +149,9 @@ SEEDS ?= 1
 sim: deps ## one seed of the fleet simulation, or SEEDS of them
 	@$(GO) run ./test/sim/cmd/pdsim -seed $(SEED) -seeds $(SEEDS) -v $(if $(OUT),-out $(OUT)) $(SIM_FLAGS)
 
-test-browser: deps ## the node's page, and the pictures of pdreplay, in a real Chromium
 interop: deps-test ## peers written from the wire's description alone; junk for 60 s in each dialect
 	PDLOG_INTEROP=1 $(GO) test -count=1 -v ./test/interop
-test-browser: deps ## the pictures of pdreplay in a real Chromium
+test-browser: deps ## the node's page, and the pictures of pdreplay, in a real Chromium
 	$(call apt,chromium)
 	PDLOG_BROWSER=1 $(GO) test -count=1 -run 'TestInABrowser|TestPageInABrowser' ./replay/picture ./node
 

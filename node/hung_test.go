@@ -84,7 +84,7 @@ func startHungPrefill(t testing.TB, wire time.Duration) *hungPrefill {
 	h := &hungPrefill{hung: map[rdma.Tag]bool{}, done: map[uint64]chan struct{}{}}
 	memory := newMemoryTable(1)
 	memory.ranks[0] = &rankMemory{layout: layout{pageBytes: 64, pages: hungPages}, kv: make([]byte, 64*hungPages)}
-	h.plane = newPostPlane(memory, newShapes(1), func(c projector.Command) { h.loop.tell(c) }, slog.New(slog.DiscardHandler))
+	h.plane = newPostPlane(memory, newShapes(TopologyConfig{TPSize: 1, PPSize: 1}), func(c projector.Command) { h.loop.tell(c) }, slog.New(slog.DiscardHandler))
 	h.plane.domain = &hungDomain{wire: wire, end: h.plane.complete, hung: func(tag rdma.Tag) bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
