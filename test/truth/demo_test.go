@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,9 +53,13 @@ func checkDemo(t *testing.T, pdnode string, seed int) (found, named int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := replay.Gather(replay.Merge(t.Context(), logs))
-	if err != nil {
-		t.Fatal(err)
+	h, boots := replay.NewHistory(), map[string]bool{}
+	for e, err := range replay.Merge(t.Context(), logs) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Add(e)
+		boots[fmt.Sprintf("%s/%016x", e.Node, e.Boot)] = true
 	}
 	blamed := map[string]bool{}
 	for _, in := range replay.Blame(h) {
@@ -68,7 +73,7 @@ func checkDemo(t *testing.T, pdnode string, seed int) (found, named int) {
 		all := append([]replay.Culprit{{Writer: *in.Writer, WriterRoom: *in.WriterRoom, WriterRoomSeq: *in.WriterRoomSeq, Chunk: *in.Chunk}}, in.Others...)
 		for _, c := range all {
 			blamed[key(*in.VictimRoomSeq, in.Page, c.WriterRoom, c.Chunk, c.Writer)] = true
-			if !injectedLate(t, h, in.Node, c, seed) {
+			if !injectedLate(t, h, boots, in.Node, c, seed) {
 				t.Errorf("seed %d: page %d: false name: %+v was not late", seed, in.Page, c)
 			}
 		}
@@ -86,8 +91,8 @@ func key(victim uint64, page uint32, room uint64, chunk uint32, rank string) str
 }
 
 // injectedLate asks the dice of the fault wrapper (which draws by the prefill
-// room and the chunk) whether this write was late.
-func injectedLate(t *testing.T, h *replay.History, node string, c replay.Culprit, seed int) bool {
+// room, the chunk, and the life of the decode node) whether this write was late.
+func injectedLate(t *testing.T, h *replay.History, boots map[string]bool, node string, c replay.Culprit, seed int) bool {
 	t.Helper()
 	spec, err := fault.ParseSpec(lateWrites)
 	if err != nil {
@@ -98,8 +103,11 @@ func injectedLate(t *testing.T, h *replay.History, node string, c replay.Culprit
 		return false
 	}
 	for _, p := range r.Peers {
-		for k := range r.Pairs {
-			if k.Rank == c.Writer && spec.Draw(uint64(seed), rdma.Tag(p.Seq), uint64(c.Chunk), rdma.PeerID(k.To)).Kind == fault.Late { //nolint:gosec // small
+		if !strings.HasPrefix(c.Writer, p.Node+"/") {
+			continue
+		}
+		for peer := range boots {
+			if strings.HasPrefix(peer, node+"/") && spec.Draw(uint64(seed), rdma.Tag(p.Seq), uint64(c.Chunk), rdma.PeerID(peer)).Kind == fault.Late { //nolint:gosec // small
 				return true
 			}
 		}
