@@ -242,7 +242,7 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 
 func TestExampleConfigurationsAreTaken(t *testing.T) {
 	files, err := filepath.Glob("examples/*.yaml")
-	if err != nil || len(files) != 3 {
+	if err != nil || len(files) != 4 {
 		t.Fatalf("%v %v", files, err)
 	}
 	for _, f := range files {

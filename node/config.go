@@ -274,6 +274,7 @@ var ErrConfig = errors.New("configuration")
 type ConfigError struct {
 	Key  string // empty: the file as a whole
 	File string // empty: the value does not come from a file
+	Line int    // of the key in the file, 0 = not known
 	Why  string
 }
 
@@ -283,7 +284,10 @@ func (e *ConfigError) Error() string {
 	if e.Key != "" {
 		text = e.Key + ": " + text
 	}
-	if e.File != "" {
+	switch {
+	case e.File != "" && e.Line > 0:
+		text = fmt.Sprintf("%s:%d: %s", e.File, e.Line, text)
+	case e.File != "":
 		text = e.File + ": " + text
 	}
 	return text

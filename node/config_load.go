@@ -13,6 +13,7 @@ import (
 	"github.com/knadh/koanf/providers/structs"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+	yamlv3 "go.yaml.in/yaml/v3"
 
 	"github.com/pdlog/pdlog/store/mirror"
 )
@@ -261,9 +262,32 @@ func inFile(path string, origin map[string]string, err error) error {
 		return err
 	}
 	if from := origin[c.Key]; origin == nil || from == OriginFile || from == "" {
-		c.File = path
+		c.File, c.Line = path, lineOf(path, c.Key)
 	}
 	return c
+}
+
+// lineOf is where a key stands in a YAML file; 0 if it does not.
+func lineOf(path, key string) int {
+	b, err := os.ReadFile(path)
+	if err != nil || key == "" {
+		return 0
+	}
+	var doc yamlv3.Node
+	if yamlv3.Unmarshal(b, &doc) != nil || len(doc.Content) == 0 {
+		return 0
+	}
+	at, line := doc.Content[0], 0
+	for _, word := range strings.Split(key, ".") {
+		i := 0
+		for ; i+1 < len(at.Content) && at.Content[i].Value != word; i += 2 {
+		}
+		if at.Kind != yamlv3.MappingNode || i+1 >= len(at.Content) {
+			break // what is missing stands, if anywhere, below what is there
+		}
+		line, at = at.Content[i].Line, at.Content[i+1]
+	}
+	return line
 }
 
 func show(v any) string {

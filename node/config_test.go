@@ -96,6 +96,13 @@ func TestBadConfigurationNamesTheKeyInOneLine(t *testing.T) {
 			}
 		})
 	}
+	path := writeFile(t, goodFile+"limits:\n  rooms: 0\n")
+	if _, err := Load(path, nil, nil); err == nil || err.Error() != path+":12: limits.rooms: want 1 to 16777216, have 0" {
+		t.Fatalf("file and line are not named: %v", err)
+	}
+	if _, err := Load(writeFile(t, goodFile+"pagez: 3\n"), nil, nil); err == nil || !strings.Contains(err.Error(), ".yaml:11: pagez: unknown key") {
+		t.Fatalf("the line of an unknown key is not named: %v", err)
+	}
 	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml"), nil, nil); !errors.Is(err, ErrConfig) {
 		t.Fatalf("a missing file gives %v", err)
 	}

@@ -27,6 +27,7 @@ are aborted, the log is closed. A second signal ends it at once. SIGHUP reads th
 configuration again and takes what can change live (log.level).`,
 	}
 	file := c.Flags().String("config", "", "YAML file (environment PDNODE_CONFIG)")
+	validate := c.Flags().Bool("validate", false, "check the configuration and its files, and end")
 	node.BindFlags(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		load := func() (*node.Loaded, error) {
@@ -35,6 +36,9 @@ configuration again and takes what can change live (log.level).`,
 		l, err := load()
 		if err != nil {
 			return err
+		}
+		if *validate {
+			return nil
 		}
 		var level slog.LevelVar
 		level.Set(levelOf(l.Log.Level))
