@@ -68,7 +68,6 @@ deps-test: deps
 
 test: build deps-test ## all tests, with the race detector
 	$(GO) test -race -count=1 -timeout 15m ./...
-	RXE_ROUNDS=8 RXE_DEMO= test/rxe/run.sh
 
 test-short: deps ## what a change needs before a commit
 	$(GO) test -short -count=1 ./...
@@ -85,7 +84,7 @@ fuzz: deps ## every fuzz target, FUZZTIME each
 vet-bench: deps ## the benchmarks' own module compiles
 	cd test/bench && $(GO) vet ./...
 
-lint: deps $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) check-generated lint-proto ## golangci-lint, and that generated code is current
+lint: deps $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) check-generated lint-proto vet-bench ## golangci-lint, and that generated code is current
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run ./...
 	$(call apt,libibverbs-dev)
 	$(TOOLS)/golangci-lint-$(GOLANGCI_VERSION) run --build-tags verbs ./rdma/... ./node ./cmd/pdnode/...
