@@ -200,6 +200,9 @@ func (n *Node) pairs(ctx context.Context, q *enginepb.OpenReceiveRequest) ([]pro
 	if !ok {
 		return nil, &projector.Refusal{Word: "not_ready", Detail: "prefill " + name + " is not known yet"}
 	}
+	if why := p.seen.Incompatible; why != "" { // its ranks were not asked for
+		return nil, &projector.Refusal{Word: "incompatible", Detail: name + ": " + why}
+	}
 	dp, err := n.groupOf(ctx, p, q.Room)
 	if err != nil {
 		return nil, &projector.Refusal{Word: "not_ready", Detail: err.Error()}

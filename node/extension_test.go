@@ -181,3 +181,18 @@ func TestPlainPrefillComesBackAtAnotherPort(t *testing.T) {
 	q.p.await(enginepb.Notice_KIND_READY, 112)
 	q.d.awaitEvent("Quarantined", 111, 0)
 }
+
+// A prefill with other pages is refused with its reason, also when its ranks
+// were never asked for.
+func TestPlainPrefillWithOtherPagesIsIncompatible(t *testing.T) {
+	pc, dc := testConfig(t, "prefill", "p0"), testConfig(t, "decode", "d0")
+	pc.Extension, pc.PageSize = false, dc.PageSize/2
+	p := startSide(t, pc, 4096)
+	dc.Peers = []string{p.node.Bootstrap()}
+	d := startSide(t, dc, 4096)
+	d.awaitEvent("PeerCapabilities", 0, 0)
+	_, err := d.client.OpenReceive(testContext(t), connect.NewRequest(&enginepb.OpenReceiveRequest{Room: 121, Count: 1, Prefill: p.node.Bootstrap()}))
+	if word := refusalWord(err); word != "incompatible" {
+		t.Fatalf("refused with %q (%v)", word, err)
+	}
+}

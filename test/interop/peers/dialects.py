@@ -235,6 +235,40 @@ class Mori:
         return [self.guard, dec(room), dec(status), dec(rank), reason.encode()]
 
 
+class Notified:
+    """What NIXL's notifications have said of one room: its only word of success
+    (1.10). ``sources`` owe it their chunks."""
+
+    def __init__(self, sources: int) -> None:
+        self.chunks: dict[int, set[int]] = {s: set() for s in range(sources)}
+        self.expected: dict[int, int] = {}
+        self.aux = False
+
+    def take(self, room: int, text: str) -> None:
+        words = text.split("_", 8)
+        expect(words[0] == str(room), f"notification {text!r} of room {room}")
+        if words[1:] == ["aux"]:
+            self.aux = True
+        elif words[1:3] == ["aux", "nokv"]:
+            self.aux = True
+            self.expected[int(words[3])] = int(words[4])
+        else:
+            expect(len(words) == 5 and words[1] == "kv" and words[3] in ("0", "1"), f"notification {text!r}")
+            chunk, last, source = int(words[2]), words[3] == "1", int(words[4])
+            expect(chunk not in self.chunks[source], f"chunk {chunk} of source {source} is told twice")
+            self.chunks[source].add(chunk)
+            if last:
+                self.expected[source] = chunk + 1
+
+    def done(self) -> bool:
+        return self.aux and all(self.expected.get(s) == len(c) and c == set(range(len(c))) for s, c in self.chunks.items())
+
+
+def notifications(room: int, source: int, aux: bool) -> list[bytes]:
+    """What a source tells of a transfer in one chunk."""
+    return [b"%d_kv_0_1_%d" % (room, source)] + ([b"%d_aux" % room] if aux else [])
+
+
 Dialect = Mooncake | Nixl | Mori
 DIALECTS: dict[str, Dialect] = {d.name: d for d in (Mooncake(), Nixl(), Mori())}
 

@@ -27,6 +27,7 @@ class DecodeRank(Endpoint):
         super().__init__(context, to_prefill=True)
         self.dialect, self.version, self.rank = dialect, version, rank
         self.generation = 0
+        self.notified: dict[int, dialects.Notified] = {}  # by room; NIXL
         span = pages * item
         self.buffers = Buffers([KV_BASE, KV_BASE + (1 << 30)], item, pages, [AUX_BASE], aux_item, rows)
         self.memory = {KV_BASE: bytearray(span), KV_BASE + (1 << 30): bytearray(span), AUX_BASE: bytearray(rows * aux_item)}
@@ -53,6 +54,14 @@ class DecodeRank(Endpoint):
         """The next message is the ACK in the form that was asked."""
         form = version or self.version
         self.expect(dialects.abort_ack("v3" if form == "v3" else "v2", room, rank, generation))
+
+    def succeeded(self, room: int, rank: int) -> None:
+        """The room's success is told, as the dialect tells it: by NIXL's notifications,
+        which came with the data, else by the next message."""
+        if self.dialect.name == "nixl":
+            expect(room in self.notified and self.notified[room].done(), f"room {room} is not done by its notifications")
+        else:
+            self.expect(self.dialect.status(room, dialects.SUCCESS, rank))
 
     def write(self, address: int, data: bytes) -> None:
         """What the peer's NIC would do."""
