@@ -98,9 +98,14 @@ func Follow(ctx context.Context, o Options) error {
 		if cluster == "" {
 			filter = "pdlog.log.*.*" // store.md 6.5
 		}
-		return newFollower(o, js, nil).session(ctx, []string{filter}, 0)
+		err = newFollower(o, js, nil).session(ctx, []string{filter}, 0)
+	} else {
+		err = followGroup(ctx, o, js, cluster)
 	}
-	return followGroup(ctx, o, js, cluster)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) { // whatever it was doing when it was told to end
+		return nil
+	}
+	return err
 }
 
 // unavailable is an error of the server's, unless it has a kind already.
