@@ -39,8 +39,10 @@ func TestBlameNamesExactlyWhoseBytesADemoFound(t *testing.T) {
 		found, named = found+f, named+b
 	}
 	t.Logf("%d demos: %d parts of pages with foreign bytes, %d late writes into pages named", n, found, named)
-	if found < n {
-		t.Errorf("%d parts of pages in %d demos: they do not show what they are for", found, n)
+	// One demo may be lucky: its late writes can land in pages that nobody has
+	// taken yet. Many are not.
+	if named == 0 || n >= 10 && found < n {
+		t.Errorf("%d parts of pages found, %d late writes named in %d demos: they do not show what they are for", found, named, n)
 	}
 }
 
