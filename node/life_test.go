@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	zmq "github.com/pebbe/zmq4"
 
+	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/node/enginepb"
 	"github.com/pdlog/pdlog/store"
 	"github.com/pdlog/pdlog/store/mirror"
@@ -90,8 +93,13 @@ func TestGarbageOnTheWireIsRecordedAndEndsNothing(t *testing.T) {
 	}
 	for range 2 { // PUSH deals round to both
 		for _, m := range [][]any{
-			{"\x00\xff"}, {""}, {"ABORT", "not a room"}, {"ABORT_ACK", "x", "y", "z"}, {"None", "1", "2"},
-			{strings.Repeat("9", 1<<16)}, {"7", "127.0.0.1", "0", "s", "\x01", "", "", "1"},
+			{"\x00\xff"},
+			{""},
+			{"ABORT", "not a room"},
+			{"ABORT_ACK", "x", "y", "z"},
+			{"None", "1", "2"},
+			{strings.Repeat("9", 1<<16)},
+			{"7", "127.0.0.1", "0", "s", "\x01", "", "", "1"},
 		} {
 			for range 2 {
 				if _, err := soc.SendMessage(m...); err != nil {
@@ -168,13 +176,15 @@ func TestMirrorFollowsAndHealthTells(t *testing.T) {
 	}
 }
 
+// A wiped log, and an older copy of one, are told by what the mirror remembers:
+// the past is unknown, and generations that were lost do not come again.
 func TestWipedNodeIsRememberedByTheMirror(t *testing.T) {
 	nats, err := mirror.StartEmbedded(mirror.EmbeddedOptions{StoreDir: t.TempDir(), Port: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nats.Shutdown)
-	unknown := func(dir string) bool {
+	life := func(dir string) *events.NodeStarted {
 		cfg := testConfig(t, "prefill", "p0")
 		cfg.DataDir, cfg.NATS.URL = dir, nats.ClientURL()
 		n, err := Start(testContext(t), cfg, nil)
@@ -188,29 +198,37 @@ func TestWipedNodeIsRememberedByTheMirror(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var out bool
+		var out *events.NodeStarted
 		for _, e := range evs {
 			if s := e.GetNodeStarted(); s != nil {
-				out = s.UnknownPast
+				out = s
 			}
 		}
-		if err := n.mirror.m.WaitMirrored(testContext(t), n.store.Durable()); err != nil {
-			t.Error(err)
+		if !out.UnknownPast { // the mirror does not take the end of another log as ours
+			if err := n.mirror.m.WaitMirrored(testContext(t), n.store.Durable()); err != nil {
+				t.Error(err)
+			}
 		}
 		if err := n.Stop(testContext(t), 0); err != nil {
 			t.Error(err)
 		}
 		return out
 	}
-	dir := shortDir(t)
-	if unknown(dir) {
-		t.Error("a new name has an unknown past")
+	dir, older := shortDir(t), filepath.Join(shortDir(t), "copy")
+	first := life(dir)
+	if first.UnknownPast || first.GenerationBase == 0 {
+		t.Errorf("a new name begins as %v, want a known past and a generation base", first)
 	}
-	if unknown(dir) {
-		t.Error("a restart has an unknown past")
+	if err := os.CopyFS(older, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
 	}
-	if !unknown(shortDir(t)) {
-		t.Error("the wiped node believes in its empty log")
+	if s := life(dir); s.UnknownPast || s.GenerationBase != 0 {
+		t.Errorf("a restart begins as %v, want a known past and its own generations", s)
+	}
+	for what, dir := range map[string]string{"an older copy": older, "a wiped log": shortDir(t)} {
+		if s := life(dir); !s.UnknownPast || s.GenerationBase < first.GenerationBase {
+			t.Errorf("%s begins as %v, want an unknown past and a generation base of at least %d", what, s, first.GenerationBase)
+		}
 	}
 }
 

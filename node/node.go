@@ -290,9 +290,9 @@ func (n *Node) rebuild(unknown []string) error {
 		fail: n.fail, stats: n.metrics, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	id := n.store.LogID()
-	start := projector.Start{Boot: n.boot, Incarnation: n.store.Incarnation(), LogID: id[:], Root: n.root, UnknownPast: unknown != nil, AskPeers: unknown}
-	if n.store.Appended() == 0 || n.lost { // generations that were lost must not come again
-		start.GenerationBase = uint64(time.Now().Unix()) << 24 //nolint:gosec // events.md, identity
+	start := projector.Start{
+		Boot: n.boot, Incarnation: n.store.Incarnation(), LogID: id[:], Root: n.root, UnknownPast: unknown != nil, AskPeers: unknown,
+		GenerationBase: uint64(time.Now().Unix()) << 24, //nolint:gosec // events.md, identity
 	}
 	var b batch
 	n.loop.decide(&b, start, nil, false)

@@ -12,8 +12,8 @@ type Start struct {
 	Boot        uint64
 	Incarnation uint64
 	LogID       []byte // 16 bytes
-	// GenerationBase is used when the log is empty: generations start above it
-	// (events.md, identity).
+	// GenerationBase is used when the log is empty or its past is unknown:
+	// generations start above it (events.md, identity).
 	GenerationBase uint64
 	// UnknownPast: the log is empty or older than what others remember of this
 	// node (events.md). Such a node proves nothing about earlier lives.
