@@ -26,6 +26,9 @@ func WriteBlame(w io.Writer, j Judgement) error {
 			fmt.Fprintf(&sb, "the log of %s begins at event %d: what was before it is not judged\n", g.Node, g.Last+1)
 		}
 	}
+	for _, c := range j.Clocks {
+		fmt.Fprintln(&sb, c.Text())
+	}
 	_, err := io.WriteString(w, sb.String())
 	return err
 }

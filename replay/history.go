@@ -156,8 +156,7 @@ type History struct {
 	tokens map[RoomKey]*Write // prefill node and token
 	pages  map[string]map[uint32][]*Tenure
 	pos    uint64
-	refs   refs            // what is named of other logs
-	pdlog  map[string]bool // nodes that keep a log
+	named  named
 
 	// Clocks is what the messages tell of the nodes' clocks.
 	Clocks Clocks
@@ -167,7 +166,6 @@ type History struct {
 func NewHistory() *History {
 	return &History{
 		rooms: map[RoomKey]*Room{}, tokens: map[RoomKey]*Write{}, pages: map[string]map[uint32][]*Tenure{},
-		refs: refs{}, pdlog: map[string]bool{},
 	}
 }
 
@@ -252,11 +250,7 @@ func (h *History) Add(e *events.Event) {
 	}
 	h.Last = at
 	h.Events++
-	h.pdlog[e.Node] = true
-	if c := e.Cause; c.GetNode() != "" {
-		h.pdlog[c.GetNode()] = true
-		h.refs.name(c.GetNode(), c.GetSeq())
-	}
+	h.named.add(e)
 	if e.RoomSeq == 0 {
 		return
 	}

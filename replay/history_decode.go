@@ -17,10 +17,6 @@ func (h *History) addDecode(r *Room, at Mark, e *events.Event) {
 	case *events.Event_PublishStarted:
 		pr := r.pair(e.Rank, p.PublishStarted.GetTo())
 		pr.Published, pr.Dummy = at, p.PublishStarted.GetDummy()
-		if p.PublishStarted.GetPdlog() {
-			h.pdlog[rankNode(e.Rank)] = true
-			h.refs.name(rankNode(e.Rank), 0)
-		}
 	case *events.Event_StatusReceived:
 		s := p.StatusReceived
 		if s.GetCounted() && s.GetStatus() == events.TerminalStatus_TERMINAL_STATUS_SUCCESS {

@@ -12,10 +12,6 @@ func (h *History) addPrefill(r *Room, at Mark, e *events.Event) {
 		m := p.MetadataReceived
 		r.Role = events.Role_ROLE_PREFILL
 		dest := RoomKey{m.GetDecodeNode(), m.GetDecodeRoomSeq()}
-		if dest.Seq != 0 {
-			h.pdlog[dest.Node] = true
-			h.refs.name(dest.Node, dest.Seq)
-		}
 		if r.Dests == nil {
 			r.Dests = map[PairKey]RoomKey{}
 		}

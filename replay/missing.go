@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/pdlog/pdlog/events"
 )
 
 // Gap is a part of a node's log that a verdict would need and that no source has.
@@ -45,20 +47,57 @@ func gapsText(gaps []Gap) string {
 	return strings.Join(parts, ", ")
 }
 
-// refs is what a history names of logs: the highest sequence by node.
-type refs map[string]uint64
+// named is what events tell of other nodes' logs: which nodes keep one, and the
+// highest sequence of each that an event names.
+type named struct {
+	refs  map[string]uint64
+	pdlog map[string]bool // nodes that keep a log
+	last  string          // of pdlog, the newest: mostly the next event's too
+}
 
-func (r refs) name(node string, seq uint64) {
-	if node != "" {
-		r[node] = max(r[node], seq)
+func (n *named) name(node string, seq uint64) {
+	if node == "" {
+		return
+	}
+	n.keeps(node)
+	n.refs[node] = max(n.refs[node], seq)
+}
+
+func (n *named) keeps(node string) {
+	if node == n.last || node == "" {
+		return
+	}
+	if n.refs == nil {
+		n.refs, n.pdlog = map[string]uint64{}, map[string]bool{}
+	}
+	n.last, n.pdlog[node] = node, true
+}
+
+// add takes an event in.
+func (n *named) add(e *events.Event) {
+	n.keeps(e.Node)
+	if c := e.Cause; c.GetNode() != "" {
+		n.name(c.Node, c.Seq)
+	}
+	switch p := e.Payload.(type) {
+	case *events.Event_PublishStarted:
+		if p.PublishStarted.GetPdlog() {
+			n.name(rankNode(e.Rank), 0)
+		}
+	case *events.Event_MetadataReceived:
+		if m := p.MetadataReceived; m.GetDecodeRoomSeq() != 0 {
+			n.name(m.GetDecodeNode(), m.GetDecodeRoomSeq())
+		}
 	}
 }
 
 // Missing lists what the history names or stands next to, and no source has. It
 // is called once the logs were read.
-func (h *History) Missing(logs []*Log) []Gap {
+func (h *History) Missing(logs []*Log) []Gap { return h.named.missing(logs) }
+
+func (n *named) missing(logs []*Log) []Gap {
 	ends := map[string]uint64{}
-	var out []Gap
+	out := []Gap{}
 	for _, ln := range lanes(logs) {
 		var got Spans
 		for _, c := range ln.copies {
@@ -76,23 +115,24 @@ func (h *History) Missing(logs []*Log) []Gap {
 		}
 		ends[ln.node] = max(ends[ln.node], got[len(got)-1].Last)
 	}
-	for _, node := range slices.Sorted(maps.Keys(h.refs)) {
+	for _, node := range slices.Sorted(maps.Keys(n.refs)) {
 		end, here := ends[node]
 		switch {
-		case !here && h.pdlog[node]:
+		case !here && n.pdlog[node]:
 			out = append(out, Gap{Node: node, First: 1, Kind: "absent"})
-		case here && h.refs[node] > end:
-			out = append(out, Gap{Node: node, First: end + 1, Last: h.refs[node], Kind: "tail"})
+		case here && n.refs[node] > end:
+			out = append(out, Gap{Node: node, First: end + 1, Last: n.refs[node], Kind: "tail"})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Gap) int { return cmp.Compare(a.Node, b.Node) })
 	return out
 }
 
-// The verdicts of blame and page.
+// The verdicts of blame, page and verify.
 const (
 	Clean        = "clean"        // nothing bad happened, and the evidence is whole
 	Corrupted    = "corrupted"    // at least one page was
+	Violated     = "violated"     // at least one rule was broken
 	Undetermined = "undetermined" // nothing bad is known, and evidence is missing
 )
 
@@ -102,12 +142,14 @@ type Judgement struct {
 	Verdict   string      `json:"verdict"`
 	// Doubts are the gaps for which nothing more can be said.
 	Doubts []Gap `json:"missing"`
+	// Clocks are nodes whose clocks are notably off.
+	Clocks []ClockOff `json:"clocks"`
 }
 
 // Judge is the verdict on incidents, given what is missing. Where a node's log is
 // absent, only a release that lacks the word of its ranks is in doubt.
 func (h *History) Judge(incidents []*Incident, gaps []Gap) Judgement {
-	j := Judgement{Verdict: Clean, Incidents: incidents, Doubts: []Gap{}}
+	j := Judgement{Verdict: Clean, Incidents: incidents, Doubts: []Gap{}, Clocks: h.Clocks.Off()}
 	for _, g := range gaps {
 		if g.open() || g.Kind == "start" || h.unproven(g.Node) {
 			j.Doubts = append(j.Doubts, g)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/cockroachdb/errors"
@@ -40,9 +42,17 @@ type Finding struct {
 
 // Verdict is the answer of verify.
 type Verdict struct {
+	// OK: no violation, and nothing missing inside the logs, or at the ends of those
+	// that are closed (of others the rest is to come).
 	OK         bool         `json:"ok"`
 	Logs       []*LogReport `json:"logs"`
 	Violations []Finding    `json:"violations"`
+	// Verdict is Clean, Violated or Undetermined. It is Undetermined without the
+	// log of a node that others name, too, though OK stays true then: what the
+	// logs that were asked for say does hold.
+	Verdict string     `json:"verdict"`
+	Missing []Gap      `json:"missing"`
+	Clocks  []ClockOff `json:"clocks"` // nodes whose clocks are notably off
 }
 
 // Findings turns a checker's violations into cli.md's form.
@@ -98,10 +108,14 @@ func Verify(ctx context.Context, logs []*Log) (*Verdict, error) {
 		}
 		v.Violations = append(v.Violations, f)
 	}
+	var seen named
+	var clocks Clocks
 	c := invariants.New() // readers of frames check chains, the merge what is between
 	for e, err := range merge(ctx, logs, w) {
 		if err == nil {
 			c.Feed(e)
+			seen.add(e)
+			clocks.observe(e)
 		} else if ctx.Err() != nil {
 			return nil, err
 		}
@@ -135,8 +149,36 @@ func Verify(ctx context.Context, logs []*Log) (*Verdict, error) {
 			}
 		}
 	}
-	v.OK = len(v.Violations) == 0
+	v.Missing, v.Clocks = seen.missing(logs), clocks.Off()
+	v.conclude(func(g Gap) bool { return g.open() && !(g.Kind == "tail" && growing(logs, g.Node)) })
 	return v, nil
+}
+
+// conclude is the verdict. What lies before a log's beginning is over: it is
+// said, and judged by nobody. A hole is a breach of I9, but if it is the only one,
+// what the verdict lacks is evidence.
+func (v *Verdict) conclude(lost func(Gap) bool) {
+	v.OK = len(v.Violations) == 0 && !slices.ContainsFunc(v.Missing, lost)
+	switch {
+	case slices.ContainsFunc(v.Violations, func(f Finding) bool { return !v.hole(f) }):
+		v.Verdict = Violated
+	case slices.ContainsFunc(v.Missing, func(g Gap) bool { return g.Kind != "start" }):
+		v.Verdict = Undetermined
+	default:
+		v.Verdict = Clean
+	}
+}
+
+// growing says that some source of the node's log is still written to.
+func growing(logs []*Log, node string) bool {
+	return slices.ContainsFunc(logs, func(l *Log) bool { return l.Node == node && (l.Kind == FromLive || l.Kind == FromMirror) })
+}
+
+// hole says that a finding is about missing events, and of nothing else.
+func (v *Verdict) hole(f Finding) bool {
+	return f.Invariant == "I9" && slices.ContainsFunc(v.Missing, func(g Gap) bool {
+		return g.Kind == "inside" && g.Node == f.Node && g.Last+1 == f.Seq && f.Detail == fmt.Sprintf("seq %d follows %d", f.Seq, g.First-1)
+	})
 }
 
 // tails compares the ends of copies: a mirror may be behind, a log may not.
@@ -218,12 +260,36 @@ func (v *Verdict) Write(w io.Writer) error {
 			return err
 		}
 	}
-	word := "every invariant that these logs can show holds"
-	if !v.OK {
-		word = fmt.Sprintf("%d violations", len(v.Violations))
+	for _, c := range v.Clocks {
+		fmt.Fprintln(w, c.Text())
 	}
-	_, err := fmt.Fprintln(w, word)
+	_, err := fmt.Fprintln(w, v.Sentence())
 	return err
+}
+
+// Sentence is the verdict in words, with what is missing.
+func (v *Verdict) Sentence() string {
+	var lost, before []string
+	for _, g := range v.Missing {
+		if g.Kind == "start" {
+			before = append(before, fmt.Sprintf("the log of %s begins at event %d: what was before it is not judged", g.Node, g.Last+1))
+		} else {
+			lost = append(lost, g.Text())
+		}
+	}
+	s := "every invariant that these logs can show holds"
+	switch {
+	case v.Verdict == Violated:
+		if s = fmt.Sprintf("%d violations", len(v.Violations)); len(v.Violations) == 1 {
+			s = "1 violation"
+		}
+	case v.Verdict == Undetermined:
+		s = "undetermined, because " + strings.Join(lost, ", ") + ": every invariant that the rest can show holds"
+	}
+	if v.Verdict == Violated && len(lost) > 0 {
+		s += "; there may be more: " + strings.Join(lost, ", ")
+	}
+	return strings.Join(append([]string{s}, before...), "\n")
 }
 
 // Text is the finding in one line.

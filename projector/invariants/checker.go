@@ -154,10 +154,7 @@ func (c *Checker) order(n *node, e *events.Event) {
 	case e.Seq != n.last+1:
 		c.report(e, "I9", NoPage, "seq %d follows %d", e.Seq, n.last)
 		if e.Seq > n.last {
-			n.first = e.Seq // what came before is not all known any more
-			for _, r := range n.rooms {
-				r.whole = false
-			}
+			n.hole(e.Seq)
 		}
 	case e.Hlc <= n.hlc:
 		c.report(e, "I9", NoPage, "hlc %d does not grow: %d was before it", e.Hlc, n.hlc)

@@ -67,7 +67,8 @@ func (c *Checker) settle(late []lateWrite) {
 	}
 	for _, l := range late {
 		at := place{l.at.Room, l.at.Page}
-		if pub := l.room.published.get(l.pair); pub.fenced || pub.rejected || seen[at] || c.told[at] {
+		pub := l.room.published.get(l.pair)
+		if pub.fenced || pub.rejected || seen[at] || c.told[at] || !l.room.whole { // or may have been
 			continue
 		}
 		c.found = append(c.found, l.at)

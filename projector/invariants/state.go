@@ -39,6 +39,17 @@ func newNode(name string, first uint64) *node {
 	}
 }
 
+// hole forgets what missing events may have ended: a view that has a hole before
+// seq accuses nobody of what may stand in it.
+func (n *node) hole(seq uint64) {
+	n.first = seq // what came before is not all known any more
+	for _, r := range n.rooms {
+		r.whole, r.open = false, nil
+	}
+	n.pages, n.aux = owners{}, map[uint32]uint64{}
+	n.targets = map[ackTarget]*targetHeld{}
+}
+
 // pair is a prefill rank and a decode rank.
 type pair struct{ rank, to string }
 

@@ -36,7 +36,7 @@ type life struct {
 }
 
 func (s *Scene) report(v *replay.Verdict) (*report, error) {
-	r := &report{Bad: len(s.incidents) > 0 || !v.OK, Logs: v.Logs}
+	r := &report{Bad: len(s.incidents) > 0 || !v.OK || v.Verdict == replay.Undetermined, Logs: v.Logs}
 	r.Blame = s.blame()
 	for _, f := range v.Violations {
 		r.Broken = append(r.Broken, sentence{f.Text(), refsOf([]string{fmt.Sprintf("%s#%d", f.Node, f.Seq)})})
@@ -50,7 +50,7 @@ func (s *Scene) report(v *replay.Verdict) (*report, error) {
 func (s *Scene) verdict(v *replay.Verdict) []sentence {
 	var out []sentence
 	switch n := len(s.incidents); {
-	case n == 0 && v.OK:
+	case n == 0 && v.Verdict == replay.Clean:
 		out = append(out, sentence{Text: "No page was written after its release, none failed its check, and every invariant that these logs can show holds."})
 	case n == 0:
 		out = append(out, sentence{Text: "No page was written after its release, and none failed its check."})
@@ -74,8 +74,14 @@ func (s *Scene) verdict(v *replay.Verdict) []sentence {
 		}
 		out = append(out, sentence{text, refsOf(s.incidents[0].Evidence)})
 	}
-	if !v.OK {
+	if len(v.Violations) > 0 {
 		out = append(out, sentence{Text: plural(len(v.Violations), "rule is broken", "breaches of rules") + ", listed below."})
+	}
+	for _, g := range v.Missing {
+		out = append(out, sentence{Text: "Evidence is missing, and what it would say stays undetermined: " + g.Text() + "."})
+	}
+	for _, c := range v.Clocks {
+		out = append(out, sentence{Text: strings.ToUpper(c.Text()[:1]) + c.Text()[1:] + "."})
 	}
 	for _, l := range v.Logs {
 		if l.Error != "" || !l.ChainOK {
