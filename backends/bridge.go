@@ -18,7 +18,7 @@ func ToCommand(m Message, at projector.RankID, f Frames) projector.Command {
 	switch m := m.(type) {
 	case *Registration:
 		rank := max(m.Rank(), 0)
-		return projector.WireRegister{At: at, Address: m.Peer.Key(), Session: m.PeerKey(), EngineRank: uint32(rank), Ext: toExt(m.Ext)} //nolint:gosec // >= 0
+		return projector.WireRegister{At: at, Address: m.Peer.Key(), Session: m.PeerKey(), EngineRank: uint32(rank), Memory: m.memory(), Ext: toExt(m.Ext)} //nolint:gosec // >= 0
 	case *Metadata:
 		c := projector.WireMetadata{
 			At: at, Room: m.Room, Address: m.Peer.Key(), Session: m.PeerKey(), Dummy: m.IsDummy,

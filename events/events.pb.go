@@ -1747,6 +1747,7 @@ type NodeStarted struct {
 	AllowWeak          bool                   `protobuf:"varint,22,opt,name=allow_weak,json=allowWeak,proto3" json:"allow_weak,omitempty"`            // weak_peers=allow
 	PageCheck          bool                   `protobuf:"varint,23,opt,name=page_check,json=pageCheck,proto3" json:"page_check,omitempty"`            // pages are checked before RoomSucceeded
 	AskPeers           []string               `protobuf:"bytes,24,rep,name=ask_peers,json=askPeers,proto3" json:"ask_peers,omitempty"`                // peers that have to settle an unknown past
+	Place              *Place                 `protobuf:"bytes,25,opt,name=place,proto3" json:"place,omitempty"`                                      // prefill: where local rank 0 stands
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -1949,6 +1950,99 @@ func (x *NodeStarted) GetAskPeers() []string {
 	return nil
 }
 
+func (x *NodeStarted) GetPlace() *Place {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+// Place is where a prefill node's ranks stand in their instance: local rank i is
+// TP rank tp_rank+i of one pipeline stage and one CP rank (wire.md 4.3).
+type Place struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TpSize        uint32                 `protobuf:"varint,1,opt,name=tp_size,json=tpSize,proto3" json:"tp_size,omitempty"`
+	TpRank        uint32                 `protobuf:"varint,2,opt,name=tp_rank,json=tpRank,proto3" json:"tp_rank,omitempty"`
+	PpSize        uint32                 `protobuf:"varint,3,opt,name=pp_size,json=ppSize,proto3" json:"pp_size,omitempty"`
+	PpRank        uint32                 `protobuf:"varint,4,opt,name=pp_rank,json=ppRank,proto3" json:"pp_rank,omitempty"`
+	CpSize        uint32                 `protobuf:"varint,5,opt,name=cp_size,json=cpSize,proto3" json:"cp_size,omitempty"`
+	CpRank        uint32                 `protobuf:"varint,6,opt,name=cp_rank,json=cpRank,proto3" json:"cp_rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Place) Reset() {
+	*x = Place{}
+	mi := &file_events_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Place) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Place) ProtoMessage() {}
+
+func (x *Place) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Place.ProtoReflect.Descriptor instead.
+func (*Place) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Place) GetTpSize() uint32 {
+	if x != nil {
+		return x.TpSize
+	}
+	return 0
+}
+
+func (x *Place) GetTpRank() uint32 {
+	if x != nil {
+		return x.TpRank
+	}
+	return 0
+}
+
+func (x *Place) GetPpSize() uint32 {
+	if x != nil {
+		return x.PpSize
+	}
+	return 0
+}
+
+func (x *Place) GetPpRank() uint32 {
+	if x != nil {
+		return x.PpRank
+	}
+	return 0
+}
+
+func (x *Place) GetCpSize() uint32 {
+	if x != nil {
+		return x.CpSize
+	}
+	return 0
+}
+
+func (x *Place) GetCpRank() uint32 {
+	if x != nil {
+		return x.CpRank
+	}
+	return 0
+}
+
 type NodeDraining struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	GraceMs       uint64                 `protobuf:"varint,1,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
@@ -1959,7 +2053,7 @@ type NodeDraining struct {
 
 func (x *NodeDraining) Reset() {
 	*x = NodeDraining{}
-	mi := &file_events_proto_msgTypes[3]
+	mi := &file_events_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2065,7 @@ func (x *NodeDraining) String() string {
 func (*NodeDraining) ProtoMessage() {}
 
 func (x *NodeDraining) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[3]
+	mi := &file_events_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2078,7 @@ func (x *NodeDraining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDraining.ProtoReflect.Descriptor instead.
 func (*NodeDraining) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{3}
+	return file_events_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *NodeDraining) GetGraceMs() uint64 {
@@ -2010,7 +2104,7 @@ type NodeStopped struct {
 
 func (x *NodeStopped) Reset() {
 	*x = NodeStopped{}
-	mi := &file_events_proto_msgTypes[4]
+	mi := &file_events_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2116,7 @@ func (x *NodeStopped) String() string {
 func (*NodeStopped) ProtoMessage() {}
 
 func (x *NodeStopped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[4]
+	mi := &file_events_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2129,7 @@ func (x *NodeStopped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStopped.ProtoReflect.Descriptor instead.
 func (*NodeStopped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{4}
+	return file_events_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeStopped) GetReason() string {
@@ -2054,7 +2148,7 @@ type ConfigChanged struct {
 
 func (x *ConfigChanged) Reset() {
 	*x = ConfigChanged{}
-	mi := &file_events_proto_msgTypes[5]
+	mi := &file_events_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2160,7 @@ func (x *ConfigChanged) String() string {
 func (*ConfigChanged) ProtoMessage() {}
 
 func (x *ConfigChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[5]
+	mi := &file_events_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2173,7 @@ func (x *ConfigChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigChanged.ProtoReflect.Descriptor instead.
 func (*ConfigChanged) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{5}
+	return file_events_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ConfigChanged) GetValues() map[string]string {
@@ -2089,20 +2183,30 @@ func (x *ConfigChanged) GetValues() map[string]string {
 	return nil
 }
 
+// MemoryRegistered: a local rank's buffers, in the file that the engine gave:
+// page p is item_bytes at page_offset + p*item_bytes, aux row r is aux_bytes at
+// aux_offset + r*aux_bytes, the staging ring staging_bytes at staging_offset.
 type MemoryRegistered struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // "rank0"
 	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Pages         uint64                 `protobuf:"varint,3,opt,name=pages,proto3" json:"pages,omitempty"`
 	ItemBytes     uint64                 `protobuf:"varint,4,opt,name=item_bytes,json=itemBytes,proto3" json:"item_bytes,omitempty"`
 	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
+	LocalRank     uint32                 `protobuf:"varint,6,opt,name=local_rank,json=localRank,proto3" json:"local_rank,omitempty"`
+	PageOffset    uint64                 `protobuf:"varint,7,opt,name=page_offset,json=pageOffset,proto3" json:"page_offset,omitempty"`
+	AuxOffset     uint64                 `protobuf:"varint,8,opt,name=aux_offset,json=auxOffset,proto3" json:"aux_offset,omitempty"`
+	AuxBytes      uint64                 `protobuf:"varint,9,opt,name=aux_bytes,json=auxBytes,proto3" json:"aux_bytes,omitempty"`
+	AuxRows       uint64                 `protobuf:"varint,10,opt,name=aux_rows,json=auxRows,proto3" json:"aux_rows,omitempty"`
+	StagingOffset uint64                 `protobuf:"varint,11,opt,name=staging_offset,json=stagingOffset,proto3" json:"staging_offset,omitempty"`
+	StagingBytes  uint64                 `protobuf:"varint,12,opt,name=staging_bytes,json=stagingBytes,proto3" json:"staging_bytes,omitempty"` // 0 = no staging ring
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemoryRegistered) Reset() {
 	*x = MemoryRegistered{}
-	mi := &file_events_proto_msgTypes[6]
+	mi := &file_events_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2218,7 @@ func (x *MemoryRegistered) String() string {
 func (*MemoryRegistered) ProtoMessage() {}
 
 func (x *MemoryRegistered) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[6]
+	mi := &file_events_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2231,7 @@ func (x *MemoryRegistered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryRegistered.ProtoReflect.Descriptor instead.
 func (*MemoryRegistered) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{6}
+	return file_events_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MemoryRegistered) GetName() string {
@@ -2165,6 +2269,55 @@ func (x *MemoryRegistered) GetKind() string {
 	return ""
 }
 
+func (x *MemoryRegistered) GetLocalRank() uint32 {
+	if x != nil {
+		return x.LocalRank
+	}
+	return 0
+}
+
+func (x *MemoryRegistered) GetPageOffset() uint64 {
+	if x != nil {
+		return x.PageOffset
+	}
+	return 0
+}
+
+func (x *MemoryRegistered) GetAuxOffset() uint64 {
+	if x != nil {
+		return x.AuxOffset
+	}
+	return 0
+}
+
+func (x *MemoryRegistered) GetAuxBytes() uint64 {
+	if x != nil {
+		return x.AuxBytes
+	}
+	return 0
+}
+
+func (x *MemoryRegistered) GetAuxRows() uint64 {
+	if x != nil {
+		return x.AuxRows
+	}
+	return 0
+}
+
+func (x *MemoryRegistered) GetStagingOffset() uint64 {
+	if x != nil {
+		return x.StagingOffset
+	}
+	return 0
+}
+
+func (x *MemoryRegistered) GetStagingBytes() uint64 {
+	if x != nil {
+		return x.StagingBytes
+	}
+	return 0
+}
+
 type MemoryUnregistered struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2175,7 +2328,7 @@ type MemoryUnregistered struct {
 
 func (x *MemoryUnregistered) Reset() {
 	*x = MemoryUnregistered{}
-	mi := &file_events_proto_msgTypes[7]
+	mi := &file_events_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2340,7 @@ func (x *MemoryUnregistered) String() string {
 func (*MemoryUnregistered) ProtoMessage() {}
 
 func (x *MemoryUnregistered) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[7]
+	mi := &file_events_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2353,7 @@ func (x *MemoryUnregistered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryUnregistered.ProtoReflect.Descriptor instead.
 func (*MemoryUnregistered) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{7}
+	return file_events_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *MemoryUnregistered) GetName() string {
@@ -2230,13 +2383,14 @@ type PeerRegistered struct {
 	WireId          uint32                 `protobuf:"varint,7,opt,name=wire_id,json=wireId,proto3" json:"wire_id,omitempty"` // prefill_unique_rank, of a prefill peer
 	At              string                 `protobuf:"bytes,8,opt,name=at,proto3" json:"at,omitempty"`                        // local rank that was registered with
 	Source          uint32                 `protobuf:"varint,9,opt,name=source,proto3" json:"source,omitempty"`               // of a prefill peer: its number in NIXL's notifications
+	Memory          *PeerMemory            `protobuf:"bytes,10,opt,name=memory,proto3" json:"memory,omitempty"`               // of a decode peer: what its registration says
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *PeerRegistered) Reset() {
 	*x = PeerRegistered{}
-	mi := &file_events_proto_msgTypes[8]
+	mi := &file_events_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +2402,7 @@ func (x *PeerRegistered) String() string {
 func (*PeerRegistered) ProtoMessage() {}
 
 func (x *PeerRegistered) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[8]
+	mi := &file_events_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +2415,7 @@ func (x *PeerRegistered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRegistered.ProtoReflect.Descriptor instead.
 func (*PeerRegistered) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{8}
+	return file_events_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PeerRegistered) GetPeer() string {
@@ -2327,6 +2481,193 @@ func (x *PeerRegistered) GetSource() uint32 {
 	return 0
 }
 
+func (x *PeerRegistered) GetMemory() *PeerMemory {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+// PeerMemory is a decode rank's memory as it registered it (wire.md 1.2, 5), in
+// bytes. Entry e of page p is kv_item_bytes[e] at kv_ptrs[e] + p*kv_item_bytes[e].
+// Addresses of a pdlog rank count from the start of its pages, of its aux rows
+// and of its ring. How long an aux row is, the wire does not say.
+type PeerMemory struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	KvPtrs        []uint64               `protobuf:"varint,1,rep,packed,name=kv_ptrs,json=kvPtrs,proto3" json:"kv_ptrs,omitempty"`
+	KvItemBytes   []uint64               `protobuf:"varint,2,rep,packed,name=kv_item_bytes,json=kvItemBytes,proto3" json:"kv_item_bytes,omitempty"` // as many as kv_ptrs
+	AuxPtrs       []uint64               `protobuf:"varint,3,rep,packed,name=aux_ptrs,json=auxPtrs,proto3" json:"aux_ptrs,omitempty"`
+	State         []*StateMemory         `protobuf:"bytes,4,rep,name=state,proto3" json:"state,omitempty"`                  // by component
+	TpSize        uint32                 `protobuf:"varint,5,opt,name=tp_size,json=tpSize,proto3" json:"tp_size,omitempty"` // of the decode side
+	TpRank        uint32                 `protobuf:"varint,6,opt,name=tp_rank,json=tpRank,proto3" json:"tp_rank,omitempty"`
+	KvLayers      []uint32               `protobuf:"varint,7,rep,packed,name=kv_layers,json=kvLayers,proto3" json:"kv_layers,omitempty"` // layer of each KV entry; empty: not said
+	DcpSize       uint32                 `protobuf:"varint,8,opt,name=dcp_size,json=dcpSize,proto3" json:"dcp_size,omitempty"`
+	DcpRank       uint32                 `protobuf:"varint,9,opt,name=dcp_rank,json=dcpRank,proto3" json:"dcp_rank,omitempty"`
+	StagingBase   uint64                 `protobuf:"varint,10,opt,name=staging_base,json=stagingBase,proto3" json:"staging_base,omitempty"`
+	StagingBytes  uint64                 `protobuf:"varint,11,opt,name=staging_bytes,json=stagingBytes,proto3" json:"staging_bytes,omitempty"` // 0 = no staging ring
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerMemory) Reset() {
+	*x = PeerMemory{}
+	mi := &file_events_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerMemory) ProtoMessage() {}
+
+func (x *PeerMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerMemory.ProtoReflect.Descriptor instead.
+func (*PeerMemory) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PeerMemory) GetKvPtrs() []uint64 {
+	if x != nil {
+		return x.KvPtrs
+	}
+	return nil
+}
+
+func (x *PeerMemory) GetKvItemBytes() []uint64 {
+	if x != nil {
+		return x.KvItemBytes
+	}
+	return nil
+}
+
+func (x *PeerMemory) GetAuxPtrs() []uint64 {
+	if x != nil {
+		return x.AuxPtrs
+	}
+	return nil
+}
+
+func (x *PeerMemory) GetState() []*StateMemory {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *PeerMemory) GetTpSize() uint32 {
+	if x != nil {
+		return x.TpSize
+	}
+	return 0
+}
+
+func (x *PeerMemory) GetTpRank() uint32 {
+	if x != nil {
+		return x.TpRank
+	}
+	return 0
+}
+
+func (x *PeerMemory) GetKvLayers() []uint32 {
+	if x != nil {
+		return x.KvLayers
+	}
+	return nil
+}
+
+func (x *PeerMemory) GetDcpSize() uint32 {
+	if x != nil {
+		return x.DcpSize
+	}
+	return 0
+}
+
+func (x *PeerMemory) GetDcpRank() uint32 {
+	if x != nil {
+		return x.DcpRank
+	}
+	return 0
+}
+
+func (x *PeerMemory) GetStagingBase() uint64 {
+	if x != nil {
+		return x.StagingBase
+	}
+	return 0
+}
+
+func (x *PeerMemory) GetStagingBytes() uint64 {
+	if x != nil {
+		return x.StagingBytes
+	}
+	return 0
+}
+
+type StateMemory struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ptrs          []uint64               `protobuf:"varint,1,rep,packed,name=ptrs,proto3" json:"ptrs,omitempty"`
+	ItemBytes     []uint64               `protobuf:"varint,2,rep,packed,name=item_bytes,json=itemBytes,proto3" json:"item_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateMemory) Reset() {
+	*x = StateMemory{}
+	mi := &file_events_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateMemory) ProtoMessage() {}
+
+func (x *StateMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateMemory.ProtoReflect.Descriptor instead.
+func (*StateMemory) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *StateMemory) GetPtrs() []uint64 {
+	if x != nil {
+		return x.Ptrs
+	}
+	return nil
+}
+
+func (x *StateMemory) GetItemBytes() []uint64 {
+	if x != nil {
+		return x.ItemBytes
+	}
+	return nil
+}
+
 type PeerSuspect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
@@ -2337,7 +2678,7 @@ type PeerSuspect struct {
 
 func (x *PeerSuspect) Reset() {
 	*x = PeerSuspect{}
-	mi := &file_events_proto_msgTypes[9]
+	mi := &file_events_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2690,7 @@ func (x *PeerSuspect) String() string {
 func (*PeerSuspect) ProtoMessage() {}
 
 func (x *PeerSuspect) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[9]
+	mi := &file_events_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2703,7 @@ func (x *PeerSuspect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerSuspect.ProtoReflect.Descriptor instead.
 func (*PeerSuspect) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{9}
+	return file_events_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PeerSuspect) GetPeer() string {
@@ -2389,7 +2730,7 @@ type PeerLost struct {
 
 func (x *PeerLost) Reset() {
 	*x = PeerLost{}
-	mi := &file_events_proto_msgTypes[10]
+	mi := &file_events_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2401,7 +2742,7 @@ func (x *PeerLost) String() string {
 func (*PeerLost) ProtoMessage() {}
 
 func (x *PeerLost) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[10]
+	mi := &file_events_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2414,7 +2755,7 @@ func (x *PeerLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerLost.ProtoReflect.Descriptor instead.
 func (*PeerLost) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{10}
+	return file_events_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PeerLost) GetPeer() string {
@@ -2445,7 +2786,7 @@ type PeerIncarnationSeen struct {
 
 func (x *PeerIncarnationSeen) Reset() {
 	*x = PeerIncarnationSeen{}
-	mi := &file_events_proto_msgTypes[11]
+	mi := &file_events_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2798,7 @@ func (x *PeerIncarnationSeen) String() string {
 func (*PeerIncarnationSeen) ProtoMessage() {}
 
 func (x *PeerIncarnationSeen) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[11]
+	mi := &file_events_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2811,7 @@ func (x *PeerIncarnationSeen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerIncarnationSeen.ProtoReflect.Descriptor instead.
 func (*PeerIncarnationSeen) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{11}
+	return file_events_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PeerIncarnationSeen) GetPeer() string {
@@ -2534,7 +2875,7 @@ type PeerCapabilities struct {
 
 func (x *PeerCapabilities) Reset() {
 	*x = PeerCapabilities{}
-	mi := &file_events_proto_msgTypes[12]
+	mi := &file_events_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2546,7 +2887,7 @@ func (x *PeerCapabilities) String() string {
 func (*PeerCapabilities) ProtoMessage() {}
 
 func (x *PeerCapabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[12]
+	mi := &file_events_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2559,7 +2900,7 @@ func (x *PeerCapabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerCapabilities.ProtoReflect.Descriptor instead.
 func (*PeerCapabilities) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{12}
+	return file_events_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PeerCapabilities) GetPeer() string {
@@ -2652,7 +2993,7 @@ type Pair struct {
 
 func (x *Pair) Reset() {
 	*x = Pair{}
-	mi := &file_events_proto_msgTypes[13]
+	mi := &file_events_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2664,7 +3005,7 @@ func (x *Pair) String() string {
 func (*Pair) ProtoMessage() {}
 
 func (x *Pair) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[13]
+	mi := &file_events_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2677,7 +3018,7 @@ func (x *Pair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pair.ProtoReflect.Descriptor instead.
 func (*Pair) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{13}
+	return file_events_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Pair) GetRank() string {
@@ -2722,7 +3063,7 @@ type RoomOpened struct {
 
 func (x *RoomOpened) Reset() {
 	*x = RoomOpened{}
-	mi := &file_events_proto_msgTypes[14]
+	mi := &file_events_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +3075,7 @@ func (x *RoomOpened) String() string {
 func (*RoomOpened) ProtoMessage() {}
 
 func (x *RoomOpened) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[14]
+	mi := &file_events_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +3088,7 @@ func (x *RoomOpened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomOpened.ProtoReflect.Descriptor instead.
 func (*RoomOpened) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{14}
+	return file_events_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RoomOpened) GetRole() Role {
@@ -2802,7 +3143,7 @@ type PagesReserved struct {
 
 func (x *PagesReserved) Reset() {
 	*x = PagesReserved{}
-	mi := &file_events_proto_msgTypes[15]
+	mi := &file_events_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2814,7 +3155,7 @@ func (x *PagesReserved) String() string {
 func (*PagesReserved) ProtoMessage() {}
 
 func (x *PagesReserved) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[15]
+	mi := &file_events_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2827,7 +3168,7 @@ func (x *PagesReserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PagesReserved.ProtoReflect.Descriptor instead.
 func (*PagesReserved) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{15}
+	return file_events_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PagesReserved) GetPages() []uint32 {
@@ -2863,7 +3204,7 @@ type PublishStarted struct {
 
 func (x *PublishStarted) Reset() {
 	*x = PublishStarted{}
-	mi := &file_events_proto_msgTypes[16]
+	mi := &file_events_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +3216,7 @@ func (x *PublishStarted) String() string {
 func (*PublishStarted) ProtoMessage() {}
 
 func (x *PublishStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[16]
+	mi := &file_events_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +3229,7 @@ func (x *PublishStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishStarted.ProtoReflect.Descriptor instead.
 func (*PublishStarted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{16}
+	return file_events_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PublishStarted) GetTo() string {
@@ -2979,7 +3320,7 @@ type MetadataPublished struct {
 
 func (x *MetadataPublished) Reset() {
 	*x = MetadataPublished{}
-	mi := &file_events_proto_msgTypes[17]
+	mi := &file_events_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3332,7 @@ func (x *MetadataPublished) String() string {
 func (*MetadataPublished) ProtoMessage() {}
 
 func (x *MetadataPublished) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[17]
+	mi := &file_events_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3345,7 @@ func (x *MetadataPublished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataPublished.ProtoReflect.Descriptor instead.
 func (*MetadataPublished) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{17}
+	return file_events_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MetadataPublished) GetTo() string {
@@ -3042,7 +3383,7 @@ type StatusReceived struct {
 
 func (x *StatusReceived) Reset() {
 	*x = StatusReceived{}
-	mi := &file_events_proto_msgTypes[18]
+	mi := &file_events_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3054,7 +3395,7 @@ func (x *StatusReceived) String() string {
 func (*StatusReceived) ProtoMessage() {}
 
 func (x *StatusReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[18]
+	mi := &file_events_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3067,7 +3408,7 @@ func (x *StatusReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusReceived.ProtoReflect.Descriptor instead.
 func (*StatusReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{18}
+	return file_events_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StatusReceived) GetStatus() TerminalStatus {
@@ -3122,7 +3463,7 @@ type CoverageCompleted struct {
 
 func (x *CoverageCompleted) Reset() {
 	*x = CoverageCompleted{}
-	mi := &file_events_proto_msgTypes[19]
+	mi := &file_events_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3475,7 @@ func (x *CoverageCompleted) String() string {
 func (*CoverageCompleted) ProtoMessage() {}
 
 func (x *CoverageCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[19]
+	mi := &file_events_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3488,7 @@ func (x *CoverageCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoverageCompleted.ProtoReflect.Descriptor instead.
 func (*CoverageCompleted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{19}
+	return file_events_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CoverageCompleted) GetPages() uint64 {
@@ -3173,7 +3514,7 @@ type RoomSucceeded struct {
 
 func (x *RoomSucceeded) Reset() {
 	*x = RoomSucceeded{}
-	mi := &file_events_proto_msgTypes[20]
+	mi := &file_events_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3185,7 +3526,7 @@ func (x *RoomSucceeded) String() string {
 func (*RoomSucceeded) ProtoMessage() {}
 
 func (x *RoomSucceeded) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[20]
+	mi := &file_events_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3198,7 +3539,7 @@ func (x *RoomSucceeded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomSucceeded.ProtoReflect.Descriptor instead.
 func (*RoomSucceeded) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{20}
+	return file_events_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RoomSucceeded) GetWho() string {
@@ -3219,7 +3560,7 @@ type RoomFailed struct {
 
 func (x *RoomFailed) Reset() {
 	*x = RoomFailed{}
-	mi := &file_events_proto_msgTypes[21]
+	mi := &file_events_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3572,7 @@ func (x *RoomFailed) String() string {
 func (*RoomFailed) ProtoMessage() {}
 
 func (x *RoomFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[21]
+	mi := &file_events_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3585,7 @@ func (x *RoomFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomFailed.ProtoReflect.Descriptor instead.
 func (*RoomFailed) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{21}
+	return file_events_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RoomFailed) GetCause() AbortCause {
@@ -3279,7 +3620,7 @@ type AbortArmed struct {
 
 func (x *AbortArmed) Reset() {
 	*x = AbortArmed{}
-	mi := &file_events_proto_msgTypes[22]
+	mi := &file_events_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3291,7 +3632,7 @@ func (x *AbortArmed) String() string {
 func (*AbortArmed) ProtoMessage() {}
 
 func (x *AbortArmed) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[22]
+	mi := &file_events_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3304,7 +3645,7 @@ func (x *AbortArmed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortArmed.ProtoReflect.Descriptor instead.
 func (*AbortArmed) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{22}
+	return file_events_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AbortArmed) GetGeneration() uint64 {
@@ -3339,7 +3680,7 @@ type AbortSent struct {
 
 func (x *AbortSent) Reset() {
 	*x = AbortSent{}
-	mi := &file_events_proto_msgTypes[23]
+	mi := &file_events_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3351,7 +3692,7 @@ func (x *AbortSent) String() string {
 func (*AbortSent) ProtoMessage() {}
 
 func (x *AbortSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[23]
+	mi := &file_events_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3364,7 +3705,7 @@ func (x *AbortSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortSent.ProtoReflect.Descriptor instead.
 func (*AbortSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{23}
+	return file_events_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AbortSent) GetGeneration() uint64 {
@@ -3403,7 +3744,7 @@ type AckReceived struct {
 
 func (x *AckReceived) Reset() {
 	*x = AckReceived{}
-	mi := &file_events_proto_msgTypes[24]
+	mi := &file_events_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3415,7 +3756,7 @@ func (x *AckReceived) String() string {
 func (*AckReceived) ProtoMessage() {}
 
 func (x *AckReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[24]
+	mi := &file_events_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3428,7 +3769,7 @@ func (x *AckReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckReceived.ProtoReflect.Descriptor instead.
 func (*AckReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{24}
+	return file_events_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AckReceived) GetGeneration() uint64 {
@@ -3490,7 +3831,7 @@ type ReleaseDeferred struct {
 
 func (x *ReleaseDeferred) Reset() {
 	*x = ReleaseDeferred{}
-	mi := &file_events_proto_msgTypes[25]
+	mi := &file_events_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3502,7 +3843,7 @@ func (x *ReleaseDeferred) String() string {
 func (*ReleaseDeferred) ProtoMessage() {}
 
 func (x *ReleaseDeferred) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[25]
+	mi := &file_events_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3515,7 +3856,7 @@ func (x *ReleaseDeferred) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDeferred.ProtoReflect.Descriptor instead.
 func (*ReleaseDeferred) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{25}
+	return file_events_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReleaseDeferred) GetWaiting() []*Pair {
@@ -3542,7 +3883,7 @@ type AckTimedOut struct {
 
 func (x *AckTimedOut) Reset() {
 	*x = AckTimedOut{}
-	mi := &file_events_proto_msgTypes[26]
+	mi := &file_events_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3554,7 +3895,7 @@ func (x *AckTimedOut) String() string {
 func (*AckTimedOut) ProtoMessage() {}
 
 func (x *AckTimedOut) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[26]
+	mi := &file_events_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3567,7 +3908,7 @@ func (x *AckTimedOut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckTimedOut.ProtoReflect.Descriptor instead.
 func (*AckTimedOut) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{26}
+	return file_events_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AckTimedOut) GetGeneration() uint64 {
@@ -3595,7 +3936,7 @@ type FenceStarted struct {
 
 func (x *FenceStarted) Reset() {
 	*x = FenceStarted{}
-	mi := &file_events_proto_msgTypes[27]
+	mi := &file_events_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3607,7 +3948,7 @@ func (x *FenceStarted) String() string {
 func (*FenceStarted) ProtoMessage() {}
 
 func (x *FenceStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[27]
+	mi := &file_events_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3620,7 +3961,7 @@ func (x *FenceStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceStarted.ProtoReflect.Descriptor instead.
 func (*FenceStarted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{27}
+	return file_events_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FenceStarted) GetTo() string {
@@ -3657,7 +3998,7 @@ type Fenced struct {
 
 func (x *Fenced) Reset() {
 	*x = Fenced{}
-	mi := &file_events_proto_msgTypes[28]
+	mi := &file_events_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3669,7 +4010,7 @@ func (x *Fenced) String() string {
 func (*Fenced) ProtoMessage() {}
 
 func (x *Fenced) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[28]
+	mi := &file_events_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3682,7 +4023,7 @@ func (x *Fenced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fenced.ProtoReflect.Descriptor instead.
 func (*Fenced) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{28}
+	return file_events_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Fenced) GetTo() string {
@@ -3731,7 +4072,7 @@ type FenceFailed struct {
 
 func (x *FenceFailed) Reset() {
 	*x = FenceFailed{}
-	mi := &file_events_proto_msgTypes[29]
+	mi := &file_events_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3743,7 +4084,7 @@ func (x *FenceFailed) String() string {
 func (*FenceFailed) ProtoMessage() {}
 
 func (x *FenceFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[29]
+	mi := &file_events_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3756,7 +4097,7 @@ func (x *FenceFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceFailed.ProtoReflect.Descriptor instead.
 func (*FenceFailed) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{29}
+	return file_events_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *FenceFailed) GetTo() string {
@@ -3792,7 +4133,7 @@ type Quarantined struct {
 
 func (x *Quarantined) Reset() {
 	*x = Quarantined{}
-	mi := &file_events_proto_msgTypes[30]
+	mi := &file_events_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +4145,7 @@ func (x *Quarantined) String() string {
 func (*Quarantined) ProtoMessage() {}
 
 func (x *Quarantined) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[30]
+	mi := &file_events_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +4158,7 @@ func (x *Quarantined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
 func (*Quarantined) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{30}
+	return file_events_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Quarantined) GetPages() []uint32 {
@@ -3862,7 +4203,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_events_proto_msgTypes[31]
+	mi := &file_events_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3874,7 +4215,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[31]
+	mi := &file_events_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3887,7 +4228,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{31}
+	return file_events_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Evidence) GetRank() string {
@@ -3946,7 +4287,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_events_proto_msgTypes[32]
+	mi := &file_events_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3958,7 +4299,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[32]
+	mi := &file_events_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3971,7 +4312,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{32}
+	return file_events_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Released) GetPages() []uint32 {
@@ -4029,7 +4370,7 @@ type LateWriteRejected struct {
 
 func (x *LateWriteRejected) Reset() {
 	*x = LateWriteRejected{}
-	mi := &file_events_proto_msgTypes[33]
+	mi := &file_events_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4041,7 +4382,7 @@ func (x *LateWriteRejected) String() string {
 func (*LateWriteRejected) ProtoMessage() {}
 
 func (x *LateWriteRejected) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[33]
+	mi := &file_events_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4054,7 +4395,7 @@ func (x *LateWriteRejected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LateWriteRejected.ProtoReflect.Descriptor instead.
 func (*LateWriteRejected) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{33}
+	return file_events_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *LateWriteRejected) GetTo() string {
@@ -4104,7 +4445,7 @@ type PageCheckFailed struct {
 
 func (x *PageCheckFailed) Reset() {
 	*x = PageCheckFailed{}
-	mi := &file_events_proto_msgTypes[34]
+	mi := &file_events_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4116,7 +4457,7 @@ func (x *PageCheckFailed) String() string {
 func (*PageCheckFailed) ProtoMessage() {}
 
 func (x *PageCheckFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[34]
+	mi := &file_events_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4129,7 +4470,7 @@ func (x *PageCheckFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageCheckFailed.ProtoReflect.Descriptor instead.
 func (*PageCheckFailed) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{34}
+	return file_events_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PageCheckFailed) GetPage() uint32 {
@@ -4169,7 +4510,7 @@ type PageCheckSkipped struct {
 
 func (x *PageCheckSkipped) Reset() {
 	*x = PageCheckSkipped{}
-	mi := &file_events_proto_msgTypes[35]
+	mi := &file_events_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4181,7 +4522,7 @@ func (x *PageCheckSkipped) String() string {
 func (*PageCheckSkipped) ProtoMessage() {}
 
 func (x *PageCheckSkipped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[35]
+	mi := &file_events_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4194,7 +4535,7 @@ func (x *PageCheckSkipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageCheckSkipped.ProtoReflect.Descriptor instead.
 func (*PageCheckSkipped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{35}
+	return file_events_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PageCheckSkipped) GetReason() string {
@@ -4215,13 +4556,15 @@ type WriteLanded struct {
 	Bytes         uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	AfterRelease  bool                   `protobuf:"varint,6,opt,name=after_release,json=afterRelease,proto3" json:"after_release,omitempty"` // the pages had been released when it landed (I1)
 	Chunk         uint32                 `protobuf:"varint,7,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	PageOff       uint64                 `protobuf:"varint,8,opt,name=page_off,json=pageOff,proto3" json:"page_off,omitempty"` // of each page: it wrote page_len bytes from here on
+	PageLen       uint64                 `protobuf:"varint,9,opt,name=page_len,json=pageLen,proto3" json:"page_len,omitempty"` // 0 = the whole page, or not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WriteLanded) Reset() {
 	*x = WriteLanded{}
-	mi := &file_events_proto_msgTypes[36]
+	mi := &file_events_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4233,7 +4576,7 @@ func (x *WriteLanded) String() string {
 func (*WriteLanded) ProtoMessage() {}
 
 func (x *WriteLanded) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[36]
+	mi := &file_events_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4246,7 +4589,7 @@ func (x *WriteLanded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteLanded.ProtoReflect.Descriptor instead.
 func (*WriteLanded) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{36}
+	return file_events_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WriteLanded) GetTo() string {
@@ -4298,6 +4641,20 @@ func (x *WriteLanded) GetChunk() uint32 {
 	return 0
 }
 
+func (x *WriteLanded) GetPageOff() uint64 {
+	if x != nil {
+		return x.PageOff
+	}
+	return 0
+}
+
+func (x *WriteLanded) GetPageLen() uint64 {
+	if x != nil {
+		return x.PageLen
+	}
+	return 0
+}
+
 // PeerRestartProven: the peer is in another life and the provider proved that
 // nothing of its old connection can land any more (release rule 5).
 type PeerRestartProven struct {
@@ -4311,7 +4668,7 @@ type PeerRestartProven struct {
 
 func (x *PeerRestartProven) Reset() {
 	*x = PeerRestartProven{}
-	mi := &file_events_proto_msgTypes[37]
+	mi := &file_events_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4323,7 +4680,7 @@ func (x *PeerRestartProven) String() string {
 func (*PeerRestartProven) ProtoMessage() {}
 
 func (x *PeerRestartProven) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[37]
+	mi := &file_events_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4336,7 +4693,7 @@ func (x *PeerRestartProven) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRestartProven.ProtoReflect.Descriptor instead.
 func (*PeerRestartProven) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{37}
+	return file_events_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PeerRestartProven) GetTo() string {
@@ -4369,7 +4726,7 @@ type RoomFinished struct {
 
 func (x *RoomFinished) Reset() {
 	*x = RoomFinished{}
-	mi := &file_events_proto_msgTypes[38]
+	mi := &file_events_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4381,7 +4738,7 @@ func (x *RoomFinished) String() string {
 func (*RoomFinished) ProtoMessage() {}
 
 func (x *RoomFinished) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[38]
+	mi := &file_events_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4394,7 +4751,7 @@ func (x *RoomFinished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomFinished.ProtoReflect.Descriptor instead.
 func (*RoomFinished) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{38}
+	return file_events_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RoomFinished) GetReason() string {
@@ -4420,7 +4777,7 @@ type LocalCopyStarted struct {
 
 func (x *LocalCopyStarted) Reset() {
 	*x = LocalCopyStarted{}
-	mi := &file_events_proto_msgTypes[39]
+	mi := &file_events_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4432,7 +4789,7 @@ func (x *LocalCopyStarted) String() string {
 func (*LocalCopyStarted) ProtoMessage() {}
 
 func (x *LocalCopyStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[39]
+	mi := &file_events_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4445,7 +4802,7 @@ func (x *LocalCopyStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalCopyStarted.ProtoReflect.Descriptor instead.
 func (*LocalCopyStarted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{39}
+	return file_events_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *LocalCopyStarted) GetToken() uint64 {
@@ -4502,7 +4859,7 @@ type LocalCopyEnded struct {
 
 func (x *LocalCopyEnded) Reset() {
 	*x = LocalCopyEnded{}
-	mi := &file_events_proto_msgTypes[40]
+	mi := &file_events_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4514,7 +4871,7 @@ func (x *LocalCopyEnded) String() string {
 func (*LocalCopyEnded) ProtoMessage() {}
 
 func (x *LocalCopyEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[40]
+	mi := &file_events_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4527,7 +4884,7 @@ func (x *LocalCopyEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalCopyEnded.ProtoReflect.Descriptor instead.
 func (*LocalCopyEnded) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{40}
+	return file_events_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *LocalCopyEnded) GetToken() uint64 {
@@ -4576,7 +4933,7 @@ type NotificationReceived struct {
 
 func (x *NotificationReceived) Reset() {
 	*x = NotificationReceived{}
-	mi := &file_events_proto_msgTypes[41]
+	mi := &file_events_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4588,7 +4945,7 @@ func (x *NotificationReceived) String() string {
 func (*NotificationReceived) ProtoMessage() {}
 
 func (x *NotificationReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[41]
+	mi := &file_events_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4601,7 +4958,7 @@ func (x *NotificationReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotificationReceived.ProtoReflect.Descriptor instead.
 func (*NotificationReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{41}
+	return file_events_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *NotificationReceived) GetTo() string {
@@ -4673,7 +5030,7 @@ type PastSettled struct {
 
 func (x *PastSettled) Reset() {
 	*x = PastSettled{}
-	mi := &file_events_proto_msgTypes[42]
+	mi := &file_events_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4685,7 +5042,7 @@ func (x *PastSettled) String() string {
 func (*PastSettled) ProtoMessage() {}
 
 func (x *PastSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[42]
+	mi := &file_events_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4698,7 +5055,7 @@ func (x *PastSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PastSettled.ProtoReflect.Descriptor instead.
 func (*PastSettled) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{42}
+	return file_events_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PastSettled) GetPeer() string {
@@ -4743,7 +5100,7 @@ type MetadataReceived struct {
 
 func (x *MetadataReceived) Reset() {
 	*x = MetadataReceived{}
-	mi := &file_events_proto_msgTypes[43]
+	mi := &file_events_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4755,7 +5112,7 @@ func (x *MetadataReceived) String() string {
 func (*MetadataReceived) ProtoMessage() {}
 
 func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[43]
+	mi := &file_events_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4768,7 +5125,7 @@ func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataReceived.ProtoReflect.Descriptor instead.
 func (*MetadataReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{43}
+	return file_events_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *MetadataReceived) GetTo() string {
@@ -4876,7 +5233,7 @@ type WriteKey struct {
 
 func (x *WriteKey) Reset() {
 	*x = WriteKey{}
-	mi := &file_events_proto_msgTypes[44]
+	mi := &file_events_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4888,7 +5245,7 @@ func (x *WriteKey) String() string {
 func (*WriteKey) ProtoMessage() {}
 
 func (x *WriteKey) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[44]
+	mi := &file_events_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4901,7 +5258,7 @@ func (x *WriteKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteKey.ProtoReflect.Descriptor instead.
 func (*WriteKey) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{44}
+	return file_events_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WriteKey) GetKind() uint32 {
@@ -4961,7 +5318,7 @@ type ChunkQueued struct {
 
 func (x *ChunkQueued) Reset() {
 	*x = ChunkQueued{}
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4973,7 +5330,7 @@ func (x *ChunkQueued) String() string {
 func (*ChunkQueued) ProtoMessage() {}
 
 func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4986,7 +5343,7 @@ func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkQueued.ProtoReflect.Descriptor instead.
 func (*ChunkQueued) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{45}
+	return file_events_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ChunkQueued) GetChunk() uint32 {
@@ -5053,7 +5410,7 @@ type ChunkPosted struct {
 
 func (x *ChunkPosted) Reset() {
 	*x = ChunkPosted{}
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5065,7 +5422,7 @@ func (x *ChunkPosted) String() string {
 func (*ChunkPosted) ProtoMessage() {}
 
 func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5078,7 +5435,7 @@ func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkPosted.ProtoReflect.Descriptor instead.
 func (*ChunkPosted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{46}
+	return file_events_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ChunkPosted) GetToken() uint64 {
@@ -5142,7 +5499,7 @@ type ChunkCompleted struct {
 
 func (x *ChunkCompleted) Reset() {
 	*x = ChunkCompleted{}
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5154,7 +5511,7 @@ func (x *ChunkCompleted) String() string {
 func (*ChunkCompleted) ProtoMessage() {}
 
 func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5167,7 +5524,7 @@ func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkCompleted.ProtoReflect.Descriptor instead.
 func (*ChunkCompleted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{47}
+	return file_events_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ChunkCompleted) GetToken() uint64 {
@@ -5211,7 +5568,7 @@ type ChunkFailed struct {
 
 func (x *ChunkFailed) Reset() {
 	*x = ChunkFailed{}
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5223,7 +5580,7 @@ func (x *ChunkFailed) String() string {
 func (*ChunkFailed) ProtoMessage() {}
 
 func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5236,7 +5593,7 @@ func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFailed.ProtoReflect.Descriptor instead.
 func (*ChunkFailed) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{48}
+	return file_events_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ChunkFailed) GetToken() uint64 {
@@ -5286,7 +5643,7 @@ type ChunkUncertain struct {
 
 func (x *ChunkUncertain) Reset() {
 	*x = ChunkUncertain{}
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5298,7 +5655,7 @@ func (x *ChunkUncertain) String() string {
 func (*ChunkUncertain) ProtoMessage() {}
 
 func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5311,7 +5668,7 @@ func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkUncertain.ProtoReflect.Descriptor instead.
 func (*ChunkUncertain) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{49}
+	return file_events_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ChunkUncertain) GetToken() uint64 {
@@ -5355,7 +5712,7 @@ type ChunkDrained struct {
 
 func (x *ChunkDrained) Reset() {
 	*x = ChunkDrained{}
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5367,7 +5724,7 @@ func (x *ChunkDrained) String() string {
 func (*ChunkDrained) ProtoMessage() {}
 
 func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5380,7 +5737,7 @@ func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkDrained.ProtoReflect.Descriptor instead.
 func (*ChunkDrained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{50}
+	return file_events_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ChunkDrained) GetToken() uint64 {
@@ -5430,7 +5787,7 @@ type ChunkSkipped struct {
 
 func (x *ChunkSkipped) Reset() {
 	*x = ChunkSkipped{}
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5442,7 +5799,7 @@ func (x *ChunkSkipped) String() string {
 func (*ChunkSkipped) ProtoMessage() {}
 
 func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5455,7 +5812,7 @@ func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkSkipped.ProtoReflect.Descriptor instead.
 func (*ChunkSkipped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{51}
+	return file_events_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ChunkSkipped) GetChunk() uint32 {
@@ -5499,7 +5856,7 @@ type StatusSent struct {
 
 func (x *StatusSent) Reset() {
 	*x = StatusSent{}
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5511,7 +5868,7 @@ func (x *StatusSent) String() string {
 func (*StatusSent) ProtoMessage() {}
 
 func (x *StatusSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5524,7 +5881,7 @@ func (x *StatusSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusSent.ProtoReflect.Descriptor instead.
 func (*StatusSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{52}
+	return file_events_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StatusSent) GetTo() string {
@@ -5576,7 +5933,7 @@ type AbortReceived struct {
 
 func (x *AbortReceived) Reset() {
 	*x = AbortReceived{}
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5588,7 +5945,7 @@ func (x *AbortReceived) String() string {
 func (*AbortReceived) ProtoMessage() {}
 
 func (x *AbortReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5601,7 +5958,7 @@ func (x *AbortReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortReceived.ProtoReflect.Descriptor instead.
 func (*AbortReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{53}
+	return file_events_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AbortReceived) GetTo() string {
@@ -5658,7 +6015,7 @@ type AckTargetHeld struct {
 
 func (x *AckTargetHeld) Reset() {
 	*x = AckTargetHeld{}
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5670,7 +6027,7 @@ func (x *AckTargetHeld) String() string {
 func (*AckTargetHeld) ProtoMessage() {}
 
 func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5683,7 +6040,7 @@ func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckTargetHeld.ProtoReflect.Descriptor instead.
 func (*AckTargetHeld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{54}
+	return file_events_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AckTargetHeld) GetTo() string {
@@ -5723,7 +6080,7 @@ type Drained struct {
 
 func (x *Drained) Reset() {
 	*x = Drained{}
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5735,7 +6092,7 @@ func (x *Drained) String() string {
 func (*Drained) ProtoMessage() {}
 
 func (x *Drained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5748,7 +6105,7 @@ func (x *Drained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drained.ProtoReflect.Descriptor instead.
 func (*Drained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{55}
+	return file_events_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Drained) GetWrites() uint64 {
@@ -5772,7 +6129,7 @@ type AckSent struct {
 
 func (x *AckSent) Reset() {
 	*x = AckSent{}
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5784,7 +6141,7 @@ func (x *AckSent) String() string {
 func (*AckSent) ProtoMessage() {}
 
 func (x *AckSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5797,7 +6154,7 @@ func (x *AckSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckSent.ProtoReflect.Descriptor instead.
 func (*AckSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{56}
+	return file_events_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *AckSent) GetTo() string {
@@ -5856,7 +6213,7 @@ type AckWithheld struct {
 
 func (x *AckWithheld) Reset() {
 	*x = AckWithheld{}
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5868,7 +6225,7 @@ func (x *AckWithheld) String() string {
 func (*AckWithheld) ProtoMessage() {}
 
 func (x *AckWithheld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5881,7 +6238,7 @@ func (x *AckWithheld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckWithheld.ProtoReflect.Descriptor instead.
 func (*AckWithheld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{57}
+	return file_events_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *AckWithheld) GetTo() string {
@@ -5935,7 +6292,7 @@ type SourceReleased struct {
 
 func (x *SourceReleased) Reset() {
 	*x = SourceReleased{}
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5947,7 +6304,7 @@ func (x *SourceReleased) String() string {
 func (*SourceReleased) ProtoMessage() {}
 
 func (x *SourceReleased) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5960,7 +6317,7 @@ func (x *SourceReleased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceReleased.ProtoReflect.Descriptor instead.
 func (*SourceReleased) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{58}
+	return file_events_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SourceReleased) GetPages() []uint32 {
@@ -5978,7 +6335,7 @@ type RoomCleared struct {
 
 func (x *RoomCleared) Reset() {
 	*x = RoomCleared{}
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5990,7 +6347,7 @@ func (x *RoomCleared) String() string {
 func (*RoomCleared) ProtoMessage() {}
 
 func (x *RoomCleared) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6003,7 +6360,7 @@ func (x *RoomCleared) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomCleared.ProtoReflect.Descriptor instead.
 func (*RoomCleared) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{59}
+	return file_events_proto_rawDescGZIP(), []int{62}
 }
 
 // ReceiptDropped: the oldest receipt went; its decode node's watermark rose.
@@ -6018,7 +6375,7 @@ type ReceiptDropped struct {
 
 func (x *ReceiptDropped) Reset() {
 	*x = ReceiptDropped{}
-	mi := &file_events_proto_msgTypes[60]
+	mi := &file_events_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6030,7 +6387,7 @@ func (x *ReceiptDropped) String() string {
 func (*ReceiptDropped) ProtoMessage() {}
 
 func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[60]
+	mi := &file_events_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6043,7 +6400,7 @@ func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiptDropped.ProtoReflect.Descriptor instead.
 func (*ReceiptDropped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{60}
+	return file_events_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReceiptDropped) GetDecodeNode() string {
@@ -6080,7 +6437,7 @@ type MessageRejected struct {
 
 func (x *MessageRejected) Reset() {
 	*x = MessageRejected{}
-	mi := &file_events_proto_msgTypes[61]
+	mi := &file_events_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6092,7 +6449,7 @@ func (x *MessageRejected) String() string {
 func (*MessageRejected) ProtoMessage() {}
 
 func (x *MessageRejected) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[61]
+	mi := &file_events_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6105,7 +6462,7 @@ func (x *MessageRejected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageRejected.ProtoReflect.Descriptor instead.
 func (*MessageRejected) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{61}
+	return file_events_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *MessageRejected) GetKind() string {
@@ -6152,7 +6509,7 @@ type TimerFired struct {
 
 func (x *TimerFired) Reset() {
 	*x = TimerFired{}
-	mi := &file_events_proto_msgTypes[62]
+	mi := &file_events_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6164,7 +6521,7 @@ func (x *TimerFired) String() string {
 func (*TimerFired) ProtoMessage() {}
 
 func (x *TimerFired) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[62]
+	mi := &file_events_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6177,7 +6534,7 @@ func (x *TimerFired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimerFired.ProtoReflect.Descriptor instead.
 func (*TimerFired) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{62}
+	return file_events_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *TimerFired) GetTimer() string {
@@ -6197,7 +6554,7 @@ type InvariantViolated struct {
 
 func (x *InvariantViolated) Reset() {
 	*x = InvariantViolated{}
-	mi := &file_events_proto_msgTypes[63]
+	mi := &file_events_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6209,7 +6566,7 @@ func (x *InvariantViolated) String() string {
 func (*InvariantViolated) ProtoMessage() {}
 
 func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[63]
+	mi := &file_events_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6222,7 +6579,7 @@ func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvariantViolated.ProtoReflect.Descriptor instead.
 func (*InvariantViolated) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{63}
+	return file_events_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *InvariantViolated) GetInvariant() string {
@@ -6325,7 +6682,7 @@ const file_events_proto_rawDesc = "" +
 	"\apayload\"-\n" +
 	"\x05Cause\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\xab\x06\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\xd9\x06\n" +
 	"\vNodeStarted\x12)\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x15.pdlog.events.v1.RoleR\x04role\x12\x15\n" +
 	"\x06log_id\x18\x02 \x01(\fR\x05logId\x12\x14\n" +
@@ -6354,7 +6711,15 @@ const file_events_proto_rawDesc = "" +
 	"allow_weak\x18\x16 \x01(\bR\tallowWeak\x12\x1d\n" +
 	"\n" +
 	"page_check\x18\x17 \x01(\bR\tpageCheck\x12\x1b\n" +
-	"\task_peers\x18\x18 \x03(\tR\baskPeers\"A\n" +
+	"\task_peers\x18\x18 \x03(\tR\baskPeers\x12,\n" +
+	"\x05place\x18\x19 \x01(\v2\x16.pdlog.events.v1.PlaceR\x05place\"\x9d\x01\n" +
+	"\x05Place\x12\x17\n" +
+	"\atp_size\x18\x01 \x01(\rR\x06tpSize\x12\x17\n" +
+	"\atp_rank\x18\x02 \x01(\rR\x06tpRank\x12\x17\n" +
+	"\app_size\x18\x03 \x01(\rR\x06ppSize\x12\x17\n" +
+	"\app_rank\x18\x04 \x01(\rR\x06ppRank\x12\x17\n" +
+	"\acp_size\x18\x05 \x01(\rR\x06cpSize\x12\x17\n" +
+	"\acp_rank\x18\x06 \x01(\rR\x06cpRank\"A\n" +
 	"\fNodeDraining\x12\x19\n" +
 	"\bgrace_ms\x18\x01 \x01(\x04R\agraceMs\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"%\n" +
@@ -6364,17 +6729,28 @@ const file_events_proto_rawDesc = "" +
 	"\x06values\x18\x01 \x03(\v2*.pdlog.events.v1.ConfigChanged.ValuesEntryR\x06values\x1a9\n" +
 	"\vValuesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x85\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe8\x02\n" +
 	"\x10MemoryRegistered\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x14\n" +
 	"\x05pages\x18\x03 \x01(\x04R\x05pages\x12\x1d\n" +
 	"\n" +
 	"item_bytes\x18\x04 \x01(\x04R\titemBytes\x12\x12\n" +
-	"\x04kind\x18\x05 \x01(\tR\x04kind\"@\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x1d\n" +
+	"\n" +
+	"local_rank\x18\x06 \x01(\rR\tlocalRank\x12\x1f\n" +
+	"\vpage_offset\x18\a \x01(\x04R\n" +
+	"pageOffset\x12\x1d\n" +
+	"\n" +
+	"aux_offset\x18\b \x01(\x04R\tauxOffset\x12\x1b\n" +
+	"\taux_bytes\x18\t \x01(\x04R\bauxBytes\x12\x19\n" +
+	"\baux_rows\x18\n" +
+	" \x01(\x04R\aauxRows\x12%\n" +
+	"\x0estaging_offset\x18\v \x01(\x04R\rstagingOffset\x12#\n" +
+	"\rstaging_bytes\x18\f \x01(\x04R\fstagingBytes\"@\n" +
 	"\x12MemoryUnregistered\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf8\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xad\x02\n" +
 	"\x0ePeerRegistered\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -6384,7 +6760,27 @@ const file_events_proto_rawDesc = "" +
 	"\x06log_id\x18\x06 \x01(\fR\x05logId\x12\x17\n" +
 	"\awire_id\x18\a \x01(\rR\x06wireId\x12\x0e\n" +
 	"\x02at\x18\b \x01(\tR\x02at\x12\x16\n" +
-	"\x06source\x18\t \x01(\rR\x06source\"9\n" +
+	"\x06source\x18\t \x01(\rR\x06source\x123\n" +
+	"\x06memory\x18\n" +
+	" \x01(\v2\x1b.pdlog.events.v1.PeerMemoryR\x06memory\"\xe5\x02\n" +
+	"\n" +
+	"PeerMemory\x12\x17\n" +
+	"\akv_ptrs\x18\x01 \x03(\x04R\x06kvPtrs\x12\"\n" +
+	"\rkv_item_bytes\x18\x02 \x03(\x04R\vkvItemBytes\x12\x19\n" +
+	"\baux_ptrs\x18\x03 \x03(\x04R\aauxPtrs\x122\n" +
+	"\x05state\x18\x04 \x03(\v2\x1c.pdlog.events.v1.StateMemoryR\x05state\x12\x17\n" +
+	"\atp_size\x18\x05 \x01(\rR\x06tpSize\x12\x17\n" +
+	"\atp_rank\x18\x06 \x01(\rR\x06tpRank\x12\x1b\n" +
+	"\tkv_layers\x18\a \x03(\rR\bkvLayers\x12\x19\n" +
+	"\bdcp_size\x18\b \x01(\rR\adcpSize\x12\x19\n" +
+	"\bdcp_rank\x18\t \x01(\rR\adcpRank\x12!\n" +
+	"\fstaging_base\x18\n" +
+	" \x01(\x04R\vstagingBase\x12#\n" +
+	"\rstaging_bytes\x18\v \x01(\x04R\fstagingBytes\"@\n" +
+	"\vStateMemory\x12\x12\n" +
+	"\x04ptrs\x18\x01 \x03(\x04R\x04ptrs\x12\x1d\n" +
+	"\n" +
+	"item_bytes\x18\x02 \x03(\x04R\titemBytes\"9\n" +
 	"\vPeerSuspect\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x16\n" +
 	"\x06missed\x18\x02 \x01(\rR\x06missed\"6\n" +
@@ -6541,7 +6937,7 @@ const file_events_proto_rawDesc = "" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x12#\n" +
 	"\rafter_success\x18\x04 \x01(\bR\fafterSuccess\"*\n" +
 	"\x10PageCheckSkipped\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xac\x01\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xe2\x01\n" +
 	"\vWriteLanded\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
@@ -6549,7 +6945,9 @@ const file_events_proto_rawDesc = "" +
 	"\x03aux\x18\x04 \x01(\bR\x03aux\x12\x14\n" +
 	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x12#\n" +
 	"\rafter_release\x18\x06 \x01(\bR\fafterRelease\x12\x14\n" +
-	"\x05chunk\x18\a \x01(\rR\x05chunk\"v\n" +
+	"\x05chunk\x18\a \x01(\rR\x05chunk\x12\x19\n" +
+	"\bpage_off\x18\b \x01(\x04R\apageOff\x12\x19\n" +
+	"\bpage_len\x18\t \x01(\x04R\apageLen\"v\n" +
 	"\x11PeerRestartProven\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x126\n" +
 	"\bevidence\x18\x02 \x01(\x0e2\x1a.pdlog.events.v1.FenceKindR\bevidence\x12\x19\n" +
@@ -6808,7 +7206,7 @@ func file_events_proto_rawDescGZIP() []byte {
 }
 
 var file_events_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_events_proto_goTypes = []any{
 	(Role)(0),                    // 0: pdlog.events.v1.Role
 	(AbortCause)(0),              // 1: pdlog.events.v1.AbortCause
@@ -6822,167 +7220,173 @@ var file_events_proto_goTypes = []any{
 	(*Event)(nil),                // 9: pdlog.events.v1.Event
 	(*Cause)(nil),                // 10: pdlog.events.v1.Cause
 	(*NodeStarted)(nil),          // 11: pdlog.events.v1.NodeStarted
-	(*NodeDraining)(nil),         // 12: pdlog.events.v1.NodeDraining
-	(*NodeStopped)(nil),          // 13: pdlog.events.v1.NodeStopped
-	(*ConfigChanged)(nil),        // 14: pdlog.events.v1.ConfigChanged
-	(*MemoryRegistered)(nil),     // 15: pdlog.events.v1.MemoryRegistered
-	(*MemoryUnregistered)(nil),   // 16: pdlog.events.v1.MemoryUnregistered
-	(*PeerRegistered)(nil),       // 17: pdlog.events.v1.PeerRegistered
-	(*PeerSuspect)(nil),          // 18: pdlog.events.v1.PeerSuspect
-	(*PeerLost)(nil),             // 19: pdlog.events.v1.PeerLost
-	(*PeerIncarnationSeen)(nil),  // 20: pdlog.events.v1.PeerIncarnationSeen
-	(*PeerCapabilities)(nil),     // 21: pdlog.events.v1.PeerCapabilities
-	(*Pair)(nil),                 // 22: pdlog.events.v1.Pair
-	(*RoomOpened)(nil),           // 23: pdlog.events.v1.RoomOpened
-	(*PagesReserved)(nil),        // 24: pdlog.events.v1.PagesReserved
-	(*PublishStarted)(nil),       // 25: pdlog.events.v1.PublishStarted
-	(*MetadataPublished)(nil),    // 26: pdlog.events.v1.MetadataPublished
-	(*StatusReceived)(nil),       // 27: pdlog.events.v1.StatusReceived
-	(*CoverageCompleted)(nil),    // 28: pdlog.events.v1.CoverageCompleted
-	(*RoomSucceeded)(nil),        // 29: pdlog.events.v1.RoomSucceeded
-	(*RoomFailed)(nil),           // 30: pdlog.events.v1.RoomFailed
-	(*AbortArmed)(nil),           // 31: pdlog.events.v1.AbortArmed
-	(*AbortSent)(nil),            // 32: pdlog.events.v1.AbortSent
-	(*AckReceived)(nil),          // 33: pdlog.events.v1.AckReceived
-	(*ReleaseDeferred)(nil),      // 34: pdlog.events.v1.ReleaseDeferred
-	(*AckTimedOut)(nil),          // 35: pdlog.events.v1.AckTimedOut
-	(*FenceStarted)(nil),         // 36: pdlog.events.v1.FenceStarted
-	(*Fenced)(nil),               // 37: pdlog.events.v1.Fenced
-	(*FenceFailed)(nil),          // 38: pdlog.events.v1.FenceFailed
-	(*Quarantined)(nil),          // 39: pdlog.events.v1.Quarantined
-	(*Evidence)(nil),             // 40: pdlog.events.v1.Evidence
-	(*Released)(nil),             // 41: pdlog.events.v1.Released
-	(*LateWriteRejected)(nil),    // 42: pdlog.events.v1.LateWriteRejected
-	(*PageCheckFailed)(nil),      // 43: pdlog.events.v1.PageCheckFailed
-	(*PageCheckSkipped)(nil),     // 44: pdlog.events.v1.PageCheckSkipped
-	(*WriteLanded)(nil),          // 45: pdlog.events.v1.WriteLanded
-	(*PeerRestartProven)(nil),    // 46: pdlog.events.v1.PeerRestartProven
-	(*RoomFinished)(nil),         // 47: pdlog.events.v1.RoomFinished
-	(*LocalCopyStarted)(nil),     // 48: pdlog.events.v1.LocalCopyStarted
-	(*LocalCopyEnded)(nil),       // 49: pdlog.events.v1.LocalCopyEnded
-	(*NotificationReceived)(nil), // 50: pdlog.events.v1.NotificationReceived
-	(*PastSettled)(nil),          // 51: pdlog.events.v1.PastSettled
-	(*MetadataReceived)(nil),     // 52: pdlog.events.v1.MetadataReceived
-	(*WriteKey)(nil),             // 53: pdlog.events.v1.WriteKey
-	(*ChunkQueued)(nil),          // 54: pdlog.events.v1.ChunkQueued
-	(*ChunkPosted)(nil),          // 55: pdlog.events.v1.ChunkPosted
-	(*ChunkCompleted)(nil),       // 56: pdlog.events.v1.ChunkCompleted
-	(*ChunkFailed)(nil),          // 57: pdlog.events.v1.ChunkFailed
-	(*ChunkUncertain)(nil),       // 58: pdlog.events.v1.ChunkUncertain
-	(*ChunkDrained)(nil),         // 59: pdlog.events.v1.ChunkDrained
-	(*ChunkSkipped)(nil),         // 60: pdlog.events.v1.ChunkSkipped
-	(*StatusSent)(nil),           // 61: pdlog.events.v1.StatusSent
-	(*AbortReceived)(nil),        // 62: pdlog.events.v1.AbortReceived
-	(*AckTargetHeld)(nil),        // 63: pdlog.events.v1.AckTargetHeld
-	(*Drained)(nil),              // 64: pdlog.events.v1.Drained
-	(*AckSent)(nil),              // 65: pdlog.events.v1.AckSent
-	(*AckWithheld)(nil),          // 66: pdlog.events.v1.AckWithheld
-	(*SourceReleased)(nil),       // 67: pdlog.events.v1.SourceReleased
-	(*RoomCleared)(nil),          // 68: pdlog.events.v1.RoomCleared
-	(*ReceiptDropped)(nil),       // 69: pdlog.events.v1.ReceiptDropped
-	(*MessageRejected)(nil),      // 70: pdlog.events.v1.MessageRejected
-	(*TimerFired)(nil),           // 71: pdlog.events.v1.TimerFired
-	(*InvariantViolated)(nil),    // 72: pdlog.events.v1.InvariantViolated
-	nil,                          // 73: pdlog.events.v1.ConfigChanged.ValuesEntry
+	(*Place)(nil),                // 12: pdlog.events.v1.Place
+	(*NodeDraining)(nil),         // 13: pdlog.events.v1.NodeDraining
+	(*NodeStopped)(nil),          // 14: pdlog.events.v1.NodeStopped
+	(*ConfigChanged)(nil),        // 15: pdlog.events.v1.ConfigChanged
+	(*MemoryRegistered)(nil),     // 16: pdlog.events.v1.MemoryRegistered
+	(*MemoryUnregistered)(nil),   // 17: pdlog.events.v1.MemoryUnregistered
+	(*PeerRegistered)(nil),       // 18: pdlog.events.v1.PeerRegistered
+	(*PeerMemory)(nil),           // 19: pdlog.events.v1.PeerMemory
+	(*StateMemory)(nil),          // 20: pdlog.events.v1.StateMemory
+	(*PeerSuspect)(nil),          // 21: pdlog.events.v1.PeerSuspect
+	(*PeerLost)(nil),             // 22: pdlog.events.v1.PeerLost
+	(*PeerIncarnationSeen)(nil),  // 23: pdlog.events.v1.PeerIncarnationSeen
+	(*PeerCapabilities)(nil),     // 24: pdlog.events.v1.PeerCapabilities
+	(*Pair)(nil),                 // 25: pdlog.events.v1.Pair
+	(*RoomOpened)(nil),           // 26: pdlog.events.v1.RoomOpened
+	(*PagesReserved)(nil),        // 27: pdlog.events.v1.PagesReserved
+	(*PublishStarted)(nil),       // 28: pdlog.events.v1.PublishStarted
+	(*MetadataPublished)(nil),    // 29: pdlog.events.v1.MetadataPublished
+	(*StatusReceived)(nil),       // 30: pdlog.events.v1.StatusReceived
+	(*CoverageCompleted)(nil),    // 31: pdlog.events.v1.CoverageCompleted
+	(*RoomSucceeded)(nil),        // 32: pdlog.events.v1.RoomSucceeded
+	(*RoomFailed)(nil),           // 33: pdlog.events.v1.RoomFailed
+	(*AbortArmed)(nil),           // 34: pdlog.events.v1.AbortArmed
+	(*AbortSent)(nil),            // 35: pdlog.events.v1.AbortSent
+	(*AckReceived)(nil),          // 36: pdlog.events.v1.AckReceived
+	(*ReleaseDeferred)(nil),      // 37: pdlog.events.v1.ReleaseDeferred
+	(*AckTimedOut)(nil),          // 38: pdlog.events.v1.AckTimedOut
+	(*FenceStarted)(nil),         // 39: pdlog.events.v1.FenceStarted
+	(*Fenced)(nil),               // 40: pdlog.events.v1.Fenced
+	(*FenceFailed)(nil),          // 41: pdlog.events.v1.FenceFailed
+	(*Quarantined)(nil),          // 42: pdlog.events.v1.Quarantined
+	(*Evidence)(nil),             // 43: pdlog.events.v1.Evidence
+	(*Released)(nil),             // 44: pdlog.events.v1.Released
+	(*LateWriteRejected)(nil),    // 45: pdlog.events.v1.LateWriteRejected
+	(*PageCheckFailed)(nil),      // 46: pdlog.events.v1.PageCheckFailed
+	(*PageCheckSkipped)(nil),     // 47: pdlog.events.v1.PageCheckSkipped
+	(*WriteLanded)(nil),          // 48: pdlog.events.v1.WriteLanded
+	(*PeerRestartProven)(nil),    // 49: pdlog.events.v1.PeerRestartProven
+	(*RoomFinished)(nil),         // 50: pdlog.events.v1.RoomFinished
+	(*LocalCopyStarted)(nil),     // 51: pdlog.events.v1.LocalCopyStarted
+	(*LocalCopyEnded)(nil),       // 52: pdlog.events.v1.LocalCopyEnded
+	(*NotificationReceived)(nil), // 53: pdlog.events.v1.NotificationReceived
+	(*PastSettled)(nil),          // 54: pdlog.events.v1.PastSettled
+	(*MetadataReceived)(nil),     // 55: pdlog.events.v1.MetadataReceived
+	(*WriteKey)(nil),             // 56: pdlog.events.v1.WriteKey
+	(*ChunkQueued)(nil),          // 57: pdlog.events.v1.ChunkQueued
+	(*ChunkPosted)(nil),          // 58: pdlog.events.v1.ChunkPosted
+	(*ChunkCompleted)(nil),       // 59: pdlog.events.v1.ChunkCompleted
+	(*ChunkFailed)(nil),          // 60: pdlog.events.v1.ChunkFailed
+	(*ChunkUncertain)(nil),       // 61: pdlog.events.v1.ChunkUncertain
+	(*ChunkDrained)(nil),         // 62: pdlog.events.v1.ChunkDrained
+	(*ChunkSkipped)(nil),         // 63: pdlog.events.v1.ChunkSkipped
+	(*StatusSent)(nil),           // 64: pdlog.events.v1.StatusSent
+	(*AbortReceived)(nil),        // 65: pdlog.events.v1.AbortReceived
+	(*AckTargetHeld)(nil),        // 66: pdlog.events.v1.AckTargetHeld
+	(*Drained)(nil),              // 67: pdlog.events.v1.Drained
+	(*AckSent)(nil),              // 68: pdlog.events.v1.AckSent
+	(*AckWithheld)(nil),          // 69: pdlog.events.v1.AckWithheld
+	(*SourceReleased)(nil),       // 70: pdlog.events.v1.SourceReleased
+	(*RoomCleared)(nil),          // 71: pdlog.events.v1.RoomCleared
+	(*ReceiptDropped)(nil),       // 72: pdlog.events.v1.ReceiptDropped
+	(*MessageRejected)(nil),      // 73: pdlog.events.v1.MessageRejected
+	(*TimerFired)(nil),           // 74: pdlog.events.v1.TimerFired
+	(*InvariantViolated)(nil),    // 75: pdlog.events.v1.InvariantViolated
+	nil,                          // 76: pdlog.events.v1.ConfigChanged.ValuesEntry
 }
 var file_events_proto_depIdxs = []int32{
 	10, // 0: pdlog.events.v1.Event.cause:type_name -> pdlog.events.v1.Cause
 	11, // 1: pdlog.events.v1.Event.node_started:type_name -> pdlog.events.v1.NodeStarted
-	12, // 2: pdlog.events.v1.Event.node_draining:type_name -> pdlog.events.v1.NodeDraining
-	13, // 3: pdlog.events.v1.Event.node_stopped:type_name -> pdlog.events.v1.NodeStopped
-	14, // 4: pdlog.events.v1.Event.config_changed:type_name -> pdlog.events.v1.ConfigChanged
-	15, // 5: pdlog.events.v1.Event.memory_registered:type_name -> pdlog.events.v1.MemoryRegistered
-	16, // 6: pdlog.events.v1.Event.memory_unregistered:type_name -> pdlog.events.v1.MemoryUnregistered
-	17, // 7: pdlog.events.v1.Event.peer_registered:type_name -> pdlog.events.v1.PeerRegistered
-	18, // 8: pdlog.events.v1.Event.peer_suspect:type_name -> pdlog.events.v1.PeerSuspect
-	19, // 9: pdlog.events.v1.Event.peer_lost:type_name -> pdlog.events.v1.PeerLost
-	20, // 10: pdlog.events.v1.Event.peer_incarnation_seen:type_name -> pdlog.events.v1.PeerIncarnationSeen
-	21, // 11: pdlog.events.v1.Event.peer_capabilities:type_name -> pdlog.events.v1.PeerCapabilities
-	23, // 12: pdlog.events.v1.Event.room_opened:type_name -> pdlog.events.v1.RoomOpened
-	24, // 13: pdlog.events.v1.Event.pages_reserved:type_name -> pdlog.events.v1.PagesReserved
-	25, // 14: pdlog.events.v1.Event.publish_started:type_name -> pdlog.events.v1.PublishStarted
-	26, // 15: pdlog.events.v1.Event.metadata_published:type_name -> pdlog.events.v1.MetadataPublished
-	27, // 16: pdlog.events.v1.Event.status_received:type_name -> pdlog.events.v1.StatusReceived
-	28, // 17: pdlog.events.v1.Event.coverage_completed:type_name -> pdlog.events.v1.CoverageCompleted
-	29, // 18: pdlog.events.v1.Event.room_succeeded:type_name -> pdlog.events.v1.RoomSucceeded
-	30, // 19: pdlog.events.v1.Event.room_failed:type_name -> pdlog.events.v1.RoomFailed
-	31, // 20: pdlog.events.v1.Event.abort_armed:type_name -> pdlog.events.v1.AbortArmed
-	32, // 21: pdlog.events.v1.Event.abort_sent:type_name -> pdlog.events.v1.AbortSent
-	33, // 22: pdlog.events.v1.Event.ack_received:type_name -> pdlog.events.v1.AckReceived
-	34, // 23: pdlog.events.v1.Event.release_deferred:type_name -> pdlog.events.v1.ReleaseDeferred
-	35, // 24: pdlog.events.v1.Event.ack_timed_out:type_name -> pdlog.events.v1.AckTimedOut
-	36, // 25: pdlog.events.v1.Event.fence_started:type_name -> pdlog.events.v1.FenceStarted
-	37, // 26: pdlog.events.v1.Event.fenced:type_name -> pdlog.events.v1.Fenced
-	38, // 27: pdlog.events.v1.Event.fence_failed:type_name -> pdlog.events.v1.FenceFailed
-	39, // 28: pdlog.events.v1.Event.quarantined:type_name -> pdlog.events.v1.Quarantined
-	41, // 29: pdlog.events.v1.Event.released:type_name -> pdlog.events.v1.Released
-	42, // 30: pdlog.events.v1.Event.late_write_rejected:type_name -> pdlog.events.v1.LateWriteRejected
-	43, // 31: pdlog.events.v1.Event.page_check_failed:type_name -> pdlog.events.v1.PageCheckFailed
-	44, // 32: pdlog.events.v1.Event.page_check_skipped:type_name -> pdlog.events.v1.PageCheckSkipped
-	45, // 33: pdlog.events.v1.Event.write_landed:type_name -> pdlog.events.v1.WriteLanded
-	46, // 34: pdlog.events.v1.Event.peer_restart_proven:type_name -> pdlog.events.v1.PeerRestartProven
-	47, // 35: pdlog.events.v1.Event.room_finished:type_name -> pdlog.events.v1.RoomFinished
-	51, // 36: pdlog.events.v1.Event.past_settled:type_name -> pdlog.events.v1.PastSettled
-	48, // 37: pdlog.events.v1.Event.local_copy_started:type_name -> pdlog.events.v1.LocalCopyStarted
-	49, // 38: pdlog.events.v1.Event.local_copy_ended:type_name -> pdlog.events.v1.LocalCopyEnded
-	50, // 39: pdlog.events.v1.Event.notification_received:type_name -> pdlog.events.v1.NotificationReceived
-	52, // 40: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
-	54, // 41: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
-	55, // 42: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
-	56, // 43: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
-	57, // 44: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
-	58, // 45: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
-	59, // 46: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
-	60, // 47: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
-	61, // 48: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
-	62, // 49: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
-	63, // 50: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
-	64, // 51: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
-	65, // 52: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
-	66, // 53: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
-	67, // 54: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
-	68, // 55: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
-	69, // 56: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
-	70, // 57: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
-	71, // 58: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
-	72, // 59: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
+	13, // 2: pdlog.events.v1.Event.node_draining:type_name -> pdlog.events.v1.NodeDraining
+	14, // 3: pdlog.events.v1.Event.node_stopped:type_name -> pdlog.events.v1.NodeStopped
+	15, // 4: pdlog.events.v1.Event.config_changed:type_name -> pdlog.events.v1.ConfigChanged
+	16, // 5: pdlog.events.v1.Event.memory_registered:type_name -> pdlog.events.v1.MemoryRegistered
+	17, // 6: pdlog.events.v1.Event.memory_unregistered:type_name -> pdlog.events.v1.MemoryUnregistered
+	18, // 7: pdlog.events.v1.Event.peer_registered:type_name -> pdlog.events.v1.PeerRegistered
+	21, // 8: pdlog.events.v1.Event.peer_suspect:type_name -> pdlog.events.v1.PeerSuspect
+	22, // 9: pdlog.events.v1.Event.peer_lost:type_name -> pdlog.events.v1.PeerLost
+	23, // 10: pdlog.events.v1.Event.peer_incarnation_seen:type_name -> pdlog.events.v1.PeerIncarnationSeen
+	24, // 11: pdlog.events.v1.Event.peer_capabilities:type_name -> pdlog.events.v1.PeerCapabilities
+	26, // 12: pdlog.events.v1.Event.room_opened:type_name -> pdlog.events.v1.RoomOpened
+	27, // 13: pdlog.events.v1.Event.pages_reserved:type_name -> pdlog.events.v1.PagesReserved
+	28, // 14: pdlog.events.v1.Event.publish_started:type_name -> pdlog.events.v1.PublishStarted
+	29, // 15: pdlog.events.v1.Event.metadata_published:type_name -> pdlog.events.v1.MetadataPublished
+	30, // 16: pdlog.events.v1.Event.status_received:type_name -> pdlog.events.v1.StatusReceived
+	31, // 17: pdlog.events.v1.Event.coverage_completed:type_name -> pdlog.events.v1.CoverageCompleted
+	32, // 18: pdlog.events.v1.Event.room_succeeded:type_name -> pdlog.events.v1.RoomSucceeded
+	33, // 19: pdlog.events.v1.Event.room_failed:type_name -> pdlog.events.v1.RoomFailed
+	34, // 20: pdlog.events.v1.Event.abort_armed:type_name -> pdlog.events.v1.AbortArmed
+	35, // 21: pdlog.events.v1.Event.abort_sent:type_name -> pdlog.events.v1.AbortSent
+	36, // 22: pdlog.events.v1.Event.ack_received:type_name -> pdlog.events.v1.AckReceived
+	37, // 23: pdlog.events.v1.Event.release_deferred:type_name -> pdlog.events.v1.ReleaseDeferred
+	38, // 24: pdlog.events.v1.Event.ack_timed_out:type_name -> pdlog.events.v1.AckTimedOut
+	39, // 25: pdlog.events.v1.Event.fence_started:type_name -> pdlog.events.v1.FenceStarted
+	40, // 26: pdlog.events.v1.Event.fenced:type_name -> pdlog.events.v1.Fenced
+	41, // 27: pdlog.events.v1.Event.fence_failed:type_name -> pdlog.events.v1.FenceFailed
+	42, // 28: pdlog.events.v1.Event.quarantined:type_name -> pdlog.events.v1.Quarantined
+	44, // 29: pdlog.events.v1.Event.released:type_name -> pdlog.events.v1.Released
+	45, // 30: pdlog.events.v1.Event.late_write_rejected:type_name -> pdlog.events.v1.LateWriteRejected
+	46, // 31: pdlog.events.v1.Event.page_check_failed:type_name -> pdlog.events.v1.PageCheckFailed
+	47, // 32: pdlog.events.v1.Event.page_check_skipped:type_name -> pdlog.events.v1.PageCheckSkipped
+	48, // 33: pdlog.events.v1.Event.write_landed:type_name -> pdlog.events.v1.WriteLanded
+	49, // 34: pdlog.events.v1.Event.peer_restart_proven:type_name -> pdlog.events.v1.PeerRestartProven
+	50, // 35: pdlog.events.v1.Event.room_finished:type_name -> pdlog.events.v1.RoomFinished
+	54, // 36: pdlog.events.v1.Event.past_settled:type_name -> pdlog.events.v1.PastSettled
+	51, // 37: pdlog.events.v1.Event.local_copy_started:type_name -> pdlog.events.v1.LocalCopyStarted
+	52, // 38: pdlog.events.v1.Event.local_copy_ended:type_name -> pdlog.events.v1.LocalCopyEnded
+	53, // 39: pdlog.events.v1.Event.notification_received:type_name -> pdlog.events.v1.NotificationReceived
+	55, // 40: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
+	57, // 41: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
+	58, // 42: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
+	59, // 43: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
+	60, // 44: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
+	61, // 45: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
+	62, // 46: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
+	63, // 47: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
+	64, // 48: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
+	65, // 49: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
+	66, // 50: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
+	67, // 51: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
+	68, // 52: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
+	69, // 53: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
+	70, // 54: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
+	71, // 55: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
+	72, // 56: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
+	73, // 57: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
+	74, // 58: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
+	75, // 59: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
 	0,  // 60: pdlog.events.v1.NodeStarted.role:type_name -> pdlog.events.v1.Role
 	2,  // 61: pdlog.events.v1.NodeStarted.policy:type_name -> pdlog.events.v1.Policy
-	73, // 62: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
-	6,  // 63: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
-	3,  // 64: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
-	0,  // 65: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
-	22, // 66: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
-	3,  // 67: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
-	7,  // 68: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
-	8,  // 69: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
-	1,  // 70: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
-	1,  // 71: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
-	22, // 72: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
-	6,  // 73: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
-	5,  // 74: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
-	8,  // 75: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
-	22, // 76: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
-	1,  // 77: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
-	22, // 78: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 79: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
-	22, // 80: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
-	4,  // 81: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
-	5,  // 82: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
-	3,  // 83: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
-	4,  // 84: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
-	40, // 85: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
-	22, // 86: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 87: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
-	3,  // 88: pdlog.events.v1.PastSettled.evidence:type_name -> pdlog.events.v1.FenceKind
-	53, // 89: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
-	7,  // 90: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
-	5,  // 91: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
-	92, // [92:92] is the sub-list for method output_type
-	92, // [92:92] is the sub-list for method input_type
-	92, // [92:92] is the sub-list for extension type_name
-	92, // [92:92] is the sub-list for extension extendee
-	0,  // [0:92] is the sub-list for field type_name
+	12, // 62: pdlog.events.v1.NodeStarted.place:type_name -> pdlog.events.v1.Place
+	76, // 63: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
+	19, // 64: pdlog.events.v1.PeerRegistered.memory:type_name -> pdlog.events.v1.PeerMemory
+	20, // 65: pdlog.events.v1.PeerMemory.state:type_name -> pdlog.events.v1.StateMemory
+	6,  // 66: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
+	3,  // 67: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
+	0,  // 68: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
+	25, // 69: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
+	3,  // 70: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
+	7,  // 71: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
+	8,  // 72: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
+	1,  // 73: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
+	1,  // 74: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
+	25, // 75: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
+	6,  // 76: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
+	5,  // 77: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
+	8,  // 78: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
+	25, // 79: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
+	1,  // 80: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
+	25, // 81: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 82: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
+	25, // 83: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
+	4,  // 84: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
+	5,  // 85: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
+	3,  // 86: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
+	4,  // 87: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
+	43, // 88: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
+	25, // 89: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 90: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
+	3,  // 91: pdlog.events.v1.PastSettled.evidence:type_name -> pdlog.events.v1.FenceKind
+	56, // 92: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
+	7,  // 93: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
+	5,  // 94: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
+	95, // [95:95] is the sub-list for method output_type
+	95, // [95:95] is the sub-list for method input_type
+	95, // [95:95] is the sub-list for extension type_name
+	95, // [95:95] is the sub-list for extension extendee
+	0,  // [0:95] is the sub-list for field type_name
 }
 
 func init() { file_events_proto_init() }
@@ -7051,19 +7455,19 @@ func file_events_proto_init() {
 		(*Event_TimerFired)(nil),
 		(*Event_InvariantViolated)(nil),
 	}
-	file_events_proto_msgTypes[18].OneofWrappers = []any{}
-	file_events_proto_msgTypes[43].OneofWrappers = []any{}
-	file_events_proto_msgTypes[53].OneofWrappers = []any{}
-	file_events_proto_msgTypes[54].OneofWrappers = []any{}
+	file_events_proto_msgTypes[21].OneofWrappers = []any{}
+	file_events_proto_msgTypes[46].OneofWrappers = []any{}
 	file_events_proto_msgTypes[56].OneofWrappers = []any{}
 	file_events_proto_msgTypes[57].OneofWrappers = []any{}
+	file_events_proto_msgTypes[59].OneofWrappers = []any{}
+	file_events_proto_msgTypes[60].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_events_proto_rawDesc), len(file_events_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   65,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -87,15 +87,14 @@ func (n *Node) registerMemory(ctx context.Context, rank int, l layout, f *os.Fil
 		return errors.CombineErrors(err, m.unmap())
 	}
 	n.memory.put(rank, m)
-	name := memoryName(rank)
-	var cmd projector.Command = projector.MemoryAdded{Name: name, Bytes: l.bytes(), Pages: l.pages, ItemBytes: l.pageBytes, Kind: "kv"}
+	var cmd projector.Command = projector.MemoryAdded{Memory: m.record(rank)}
 	if old != nil {
 		if n.receive != nil {
 			if err := errors.CombineErrors(n.receive.revokeAll(), old.deregister(ctx)); err != nil {
 				n.log.Warn("old memory still registered", "rank", rank, "err", err)
 			}
 		}
-		cmd = projector.ReRegister{Name: name, Bytes: l.bytes(), Pages: l.pages}
+		cmd = projector.ReRegister{Memory: m.record(rank)}
 	}
 	if _, err := n.loop.ask(ctx, task{cmd: cmd, durable: true}); err != nil {
 		return err

@@ -82,7 +82,7 @@ func (r *receivePlane) reports(g *grant, bad []rdma.Range, format string) []proj
 func (r *receivePlane) differ(n rdma.Notif) {
 	r.mu.Lock()
 	g := r.grants[uint64(n.Tag)]
-	pages, _ := r.touched(n.Ranges)
+	pages, _, _ := r.touched(n.Ranges)
 	r.mu.Unlock()
 	if g == nil || g.foreign {
 		r.tell(projector.Rejected{Kind: "write", Reason: "checksum of a write under a key that is not known", From: string(n.Peer)})

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/errors"
 	"golang.org/x/sys/unix"
 
+	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/rdma"
 )
 
@@ -45,6 +46,15 @@ func (l *layout) check() error {
 		return errors.New("aux rows overlap the pages")
 	}
 	return nil
+}
+
+// record is the layout for the log.
+func (l *layout) record(rank int) *events.MemoryRegistered {
+	return &events.MemoryRegistered{
+		Name: memoryName(rank), LocalRank: uint32(rank), Kind: "kv", Bytes: l.bytes(), //nolint:gosec // ranks
+		Pages: l.pages, ItemBytes: l.pageBytes, PageOffset: l.pageOffset,
+		AuxOffset: l.auxOffset, AuxBytes: l.auxBytes, AuxRows: l.auxRows,
+	}
 }
 
 func (l *layout) bytes() uint64 { return l.pages*l.pageBytes + l.auxRows*l.auxBytes }

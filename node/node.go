@@ -327,6 +327,9 @@ func (n *Node) projectorConfig() projector.Config {
 		c.PageCheck = n.cfg.RDMA.Checksums
 	}
 	t := n.cfg.topology()
+	if n.cfg.Role == "prefill" {
+		c.Place = t.record()
+	}
 	for i, at := range n.addresses {
 		c.Ranks = append(c.Ranks, projector.LocalRank{Address: at, WireID: uint32(t.shape().unique(t.place(i)))}) //nolint:gosec // ranks
 	}

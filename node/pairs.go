@@ -2,6 +2,7 @@ package node
 
 import (
 	"github.com/pdlog/pdlog/backends/geometry"
+	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
 )
 
@@ -62,6 +63,14 @@ func (t topology) group(room uint64) (dp int, ok bool) {
 // place is that of local rank i.
 func (c TopologyConfig) place(i int) place {
 	return place{dp: c.DPRank, tp: c.TPRank + i, pp: c.PPRank, cp: c.CPRank}
+}
+
+// record is the place of local rank 0, for the log.
+func (c TopologyConfig) record() *events.Place {
+	n := func(i int) uint32 { return uint32(max(i, 0)) } //nolint:gosec // ranks
+	return &events.Place{
+		TpSize: n(c.TPSize), TpRank: n(c.TPRank), PpSize: n(c.PPSize), PpRank: n(c.PPRank), CpSize: n(c.CPSize), CpRank: n(c.CPRank),
+	}
 }
 
 func (c TopologyConfig) shape() topology {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/errors"
 
+	"github.com/pdlog/pdlog/backends/geometry"
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
 	"github.com/pdlog/pdlog/rdma"
@@ -203,7 +204,7 @@ func (p *postPlane) prepare(a *projector.PostWrite) (job, error) {
 		if kv == nil {
 			return j, errors.New("the destination gave no key for its pages")
 		}
-		cut, err := p.shapes.cut(a.Address, m.pageBytes, a.Rank.Index(), a.To.Index())
+		cut, err := p.shapes.cut(a.Address, m.pageBytes, a.Rank.Index())
 		if err != nil {
 			return j, err
 		}
@@ -236,11 +237,11 @@ func findKey(keys []*events.WriteKey, kind uint32) *events.WriteKey {
 
 // pageWrites is a write per run of pages that are neighbours on both sides, if
 // whole pages go, else one per page.
-func pageWrites(m *rankMemory, pages, sources []uint32, c pageCut, key []byte) ([]rdma.Write, error) {
+func pageWrites(m *rankMemory, pages, sources []uint32, c geometry.Cut, key []byte) ([]rdma.Write, error) {
 	if len(sources) != len(pages) {
 		return nil, errors.Newf("%d source pages for %d pages", len(sources), len(pages))
 	}
-	whole := c.srcLen == m.pageBytes && c.dstPage == m.pageBytes
+	whole := c.Len == m.pageBytes && c.DestPage == m.pageBytes
 	out := make([]rdma.Write, 0, len(pages))
 	for i, d := range pages {
 		src, ok := m.page(sources[i])
@@ -255,8 +256,8 @@ func pageWrites(m *rankMemory, pages, sources []uint32, c pageCut, key []byte) (
 			continue
 		}
 		out = append(out, rdma.Write{
-			Src:       src[c.srcOff : c.srcOff+c.srcLen : c.srcOff+c.srcLen],
-			RemoteOff: uint64(d)*c.dstPage + c.dstOff,
+			Src:       src[c.SrcOff : c.SrcOff+c.Len : c.SrcOff+c.Len],
+			RemoteOff: uint64(d)*c.DestPage + c.DstOff,
 			Key:       key,
 		})
 	}

@@ -309,7 +309,7 @@ func (r *receivePlane) hear(n rdma.Notif) {
 func (r *receivePlane) heard(n rdma.Notif) {
 	r.mu.Lock()
 	g := r.grants[uint64(n.Tag)]
-	pages, aux := r.touched(n.Ranges)
+	pages, aux, part := r.touched(n.Ranges)
 	r.mu.Unlock()
 	switch {
 	case g == nil || g.foreign:
@@ -321,7 +321,7 @@ func (r *receivePlane) heard(n rdma.Notif) {
 	case n.Kind == rdma.WriteLanded:
 		r.tell(projector.Landed{
 			Lease: g.id, Room: g.room, RoomSeq: g.roomSeq, Rank: g.rank, To: g.to,
-			Pages: pages, Aux: aux, Bytes: uint64(n.Bytes), Chunk: uint32(n.Meta), //nolint:gosec // counts
+			Pages: pages, PageOff: part.Off, PageLen: part.Len, Aux: aux, Bytes: uint64(n.Bytes), Chunk: uint32(n.Meta), //nolint:gosec // counts
 		})
 	default:
 		writes := uint64(1)
@@ -338,7 +338,9 @@ func (r *receivePlane) heard(n rdma.Notif) {
 
 // touched lists the pages that the spans lie in. A writer writes its whole part
 // of a page or none of it, so a page that was touched is a page that is there.
-func (r *receivePlane) touched(spans []rdma.Span) (pages []uint32, aux bool) {
+// part is which bytes of each page, if not all of it and the same of all.
+func (r *receivePlane) touched(spans []rdma.Span) (pages []uint32, aux bool, part rdma.Range) {
+	same := true
 	for _, s := range spans {
 		use, ok := r.regions[s.Region]
 		switch {
@@ -348,11 +350,19 @@ func (r *receivePlane) touched(spans []rdma.Span) (pages []uint32, aux bool) {
 			aux = true
 			continue
 		}
+		in := rdma.Range{Off: s.Off % use.item, Len: s.Len}
+		if len(pages) == 0 {
+			part = in
+		}
+		same = same && in == part && in.End() <= use.item && in.Len < use.item
 		for p := s.Off / use.item; p <= (s.End()-1)/use.item; p++ {
 			if k := len(pages); k == 0 || pages[k-1] != uint32(p) { //nolint:gosec // pages are below 2^32
 				pages = append(pages, uint32(p)) //nolint:gosec // as above
 			}
 		}
 	}
-	return pages, aux
+	if !same {
+		part = rdma.Range{}
+	}
+	return pages, aux, part
 }

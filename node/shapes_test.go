@@ -30,11 +30,11 @@ func TestCutIsTheShareOfTheHeads(t *testing.T) {
 		}
 		s := newShapes(TopologyConfig{TPSize: prefill, PPSize: 1})
 		s.put("d", shape{pageBytes: dst, ranks: decode, rank: theirs})
-		have, err := s.cut("d", src, ours, theirs)
+		have, err := s.cut("d", src, ours)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if have != (pageCut{srcOff: want.Src, srcLen: want.Len, dstOff: want.Dst, dstPage: dst}) {
+		if have != (geometry.Cut{SrcOff: want.Src, Len: want.Len, DstOff: want.Dst, DestPage: dst}) {
 			t.Fatalf("%+v, rank %d to %d: have %+v, want %+v", h, ours, theirs, have, want)
 		}
 	})
@@ -44,7 +44,7 @@ func TestPagesThatDoNotFitAreRefused(t *testing.T) {
 	s := newShapes(TopologyConfig{TPSize: 2, PPSize: 1})
 	for _, sh := range []shape{{300, 1, 0}, {400, 1, 0}, {200, 2, 0}, {50, 2, 0}, {50, 0, 0}, {25, 4, 0}, {70, 4, 0}, {200, 3, 0}} {
 		s.put("d", sh)
-		if c, err := s.cut("d", 100, 0, 0); err == nil {
+		if c, err := s.cut("d", 100, 0); err == nil {
 			t.Errorf("pages of 100 bytes on 2 ranks to %+v: %+v", sh, c)
 		}
 	}

@@ -110,7 +110,7 @@ func (m *Machine) applyPeerRegistered(p *events.PeerRegistered) {
 	if ep.Boot != p.PeerBoot {
 		ep.at = map[RankID]bool{}
 	}
-	ep.Rank, ep.Session = rank, p.Session
+	ep.Rank, ep.Session, ep.Memory = rank, p.Session, p.Memory
 	ep.Boot, ep.Inc, ep.LogID = p.PeerBoot, p.PeerIncarnation, p.LogId
 	ep.at[RankID(p.At)] = true
 }

@@ -39,20 +39,10 @@ type LogState struct{ Full bool }
 
 // ReRegister: the node's memory is registered anew; old addresses and keys are
 // void, open rooms are aborted (cases.md C-62).
-type ReRegister struct {
-	Name  string
-	Bytes uint64
-	Pages uint64
-}
+type ReRegister struct{ Memory *events.MemoryRegistered }
 
 // MemoryAdded records a registration of engine memory.
-type MemoryAdded struct {
-	Name      string
-	Bytes     uint64
-	Pages     uint64
-	ItemBytes uint64
-	Kind      string
-}
+type MemoryAdded struct{ Memory *events.MemoryRegistered }
 
 // MemoryRemoved records that engine memory was let go. The shell has made sure
 // that no room holds a page of it and no write reads from it.
@@ -212,6 +202,8 @@ type Landed struct {
 	Rank    RankID
 	To      RankID
 	Pages   []uint32
+	PageOff uint64 // of each page it wrote PageLen bytes from here on
+	PageLen uint64 // 0 = the whole page
 	Aux     bool
 	Bytes   uint64
 	Chunk   uint32
@@ -288,6 +280,7 @@ type WireRegister struct {
 	Address    string
 	Session    string
 	EngineRank uint32
+	Memory     *events.PeerMemory // nil: nothing is known of it; not written to from here on
 	Ext        *Ext
 }
 

@@ -16,6 +16,8 @@ type Config struct {
 	Dialect string
 	// Provider names the rdma provider, for the record only.
 	Provider string
+	// Place is where local rank 0 of a prefill stands, for the record only.
+	Place *events.Place
 
 	Pages    int // decode: pages of the pool, the same on each local rank
 	AuxRows  int // decode: rows of the aux buffer; 0 = as many as pages, at least 64

@@ -12,7 +12,7 @@ import (
 func (m *Machine) landed(c Landed) {
 	r := m.st.Rooms[c.RoomSeq]
 	m.emit(&events.Event{Room: c.Room, RoomSeq: c.RoomSeq, Rank: string(c.Rank), Payload: &events.Event_WriteLanded{WriteLanded: &events.WriteLanded{
-		To: string(c.To), Lease: c.Lease, Pages: c.Pages, Aux: c.Aux, Bytes: c.Bytes, Chunk: c.Chunk, AfterRelease: r == nil && len(m.st.Unsettled) == 0,
+		To: string(c.To), Lease: c.Lease, Pages: c.Pages, PageOff: c.PageOff, PageLen: c.PageLen, Aux: c.Aux, Bytes: c.Bytes, Chunk: c.Chunk, AfterRelease: r == nil && len(m.st.Unsettled) == 0,
 	}}})
 	if r != nil {
 		m.maybeSucceed(r)

@@ -92,9 +92,7 @@ func (m *Machine) Step(now Instant, cmd Command) Result {
 	case ReRegister:
 		m.reregister(c)
 	case MemoryAdded:
-		m.emit(&events.Event{Payload: &events.Event_MemoryRegistered{MemoryRegistered: &events.MemoryRegistered{
-			Name: c.Name, Bytes: c.Bytes, Pages: c.Pages, ItemBytes: c.ItemBytes, Kind: c.Kind,
-		}}})
+		m.emit(&events.Event{Payload: &events.Event_MemoryRegistered{MemoryRegistered: c.Memory}})
 	case MemoryRemoved:
 		for _, name := range c.Names {
 			m.emit(&events.Event{Payload: &events.Event_MemoryUnregistered{MemoryUnregistered: &events.MemoryUnregistered{Name: name, Reason: c.Reason}}})

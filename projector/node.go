@@ -21,7 +21,7 @@ func (m *Machine) start(c Start) {
 		AckTimeoutMs: millis(m.cfg.AckTimeout), AbortRetryMs: millis(m.cfg.AbortRetry), BootstrapTimeoutMs: millis(m.cfg.BootstrapTimeout),
 		WaitingTimeoutMs: millis(m.cfg.WaitingTimeout), TransferTimeoutMs: millis(m.cfg.TransferTimeout),
 		Version: m.cfg.Version, UnknownPast: c.UnknownPast, Root: c.Root, Dialect: m.cfg.Dialect, Provider: m.cfg.Provider,
-		AllowWeak: m.cfg.AllowWeak, PageCheck: m.cfg.PageCheck,
+		AllowWeak: m.cfg.AllowWeak, PageCheck: m.cfg.PageCheck, Place: m.cfg.Place,
 	}
 	if first || c.UnknownPast { // generations that were lost must not come again
 		p.GenerationBase = c.GenerationBase
@@ -153,13 +153,13 @@ func (m *Machine) busy() bool {
 
 // reregister: old addresses and keys are void; open rooms are aborted.
 func (m *Machine) reregister(c ReRegister) {
-	seq := m.emit(&events.Event{Payload: &events.Event_MemoryUnregistered{MemoryUnregistered: &events.MemoryUnregistered{Name: c.Name, Reason: "registered anew"}}})
+	seq := m.emit(&events.Event{Payload: &events.Event_MemoryUnregistered{MemoryUnregistered: &events.MemoryUnregistered{Name: c.Memory.GetName(), Reason: "registered anew"}}})
 	for _, key := range sortedKeys(m.st.Rooms) {
 		if r := m.st.Rooms[key]; r.live() {
 			m.fail(r, events.AbortCause_ABORT_CAUSE_MEMORY, "memory was registered anew", m.cfg.Node, localCause(seq))
 		}
 	}
-	m.emit(&events.Event{Payload: &events.Event_MemoryRegistered{MemoryRegistered: &events.MemoryRegistered{Name: c.Name, Bytes: c.Bytes, Pages: c.Pages}}})
+	m.emit(&events.Event{Payload: &events.Event_MemoryRegistered{MemoryRegistered: c.Memory}})
 	m.refence("", "memory_registered", seq)
 }
 

@@ -179,7 +179,7 @@ func (m *Machine) register(c WireRegister) {
 	}
 	node := c.Address // an SGLang decode has no name of its own
 	rank := MakeRank(node, 0)
-	p := &events.PeerRegistered{Address: c.Address, Session: c.Session, At: string(c.At)}
+	p := &events.PeerRegistered{Address: c.Address, Session: c.Session, At: string(c.At), Memory: c.Memory}
 	if c.Ext != nil {
 		rank = MakeRank(c.Ext.Node, int(c.EngineRank))
 		p.PeerBoot, p.PeerIncarnation, p.LogId = c.Ext.Boot, c.Ext.Incarnation, c.Ext.LogID
@@ -190,7 +190,7 @@ func (m *Machine) register(c WireRegister) {
 	p.Peer = string(rank)
 	m.seeLife(c.Address, c.Ext)
 	ep := m.st.Endpoints[c.Address]
-	if ep != nil && ep.Rank == rank && ep.Boot == p.PeerBoot && ep.Inc == p.PeerIncarnation && ep.Session == c.Session && ep.at[c.At] {
+	if ep != nil && ep.Rank == rank && ep.Boot == p.PeerBoot && ep.Inc == p.PeerIncarnation && ep.Session == c.Session && ep.at[c.At] && ep.Memory.Same(c.Memory) {
 		return
 	}
 	if ep == nil && len(m.st.Endpoints) >= m.cfg.MaxPeers {

@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 4
+const snapshotVersion = 5
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -274,7 +274,24 @@ func (c *coder) endpoint(ep *Endpoint) {
 	c.u64(&ep.Boot)
 	c.u64(&ep.Inc)
 	c.bytes(&ep.LogID)
+	maybe(c, &ep.Memory, c.memory)
 	named(c, &ep.at, func(_ RankID, p *bool) { c.flag(p) })
+}
+
+func (c *coder) memory(m *events.PeerMemory) {
+	for _, p := range []*[]uint64{&m.KvPtrs, &m.KvItemBytes, &m.AuxPtrs} {
+		list(c, p, c.u64)
+	}
+	pointers(c, &m.State, func(s *events.StateMemory) {
+		list(c, &s.Ptrs, c.u64)
+		list(c, &s.ItemBytes, c.u64)
+	})
+	for _, p := range []*uint32{&m.TpSize, &m.TpRank, &m.DcpSize, &m.DcpRank} {
+		number(c, p)
+	}
+	c.pages(&m.KvLayers)
+	c.u64(&m.StagingBase)
+	c.u64(&m.StagingBytes)
 }
 
 // proom leaves out timer, which is of one life.

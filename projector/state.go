@@ -194,6 +194,7 @@ type Endpoint struct {
 	Boot    uint64 // 0 = not pdlog
 	Inc     uint64
 	LogID   []byte
+	Memory  *events.PeerMemory // as it registered it; nil: not said
 	at      map[RankID]bool
 }
 

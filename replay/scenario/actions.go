@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdlog/pdlog/backends"
+	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
 )
 
@@ -97,7 +98,7 @@ func (w *world) act(s *stmt) error {
 		for _, l := range n.leases {
 			l.revoked = true
 		}
-		n.step(projector.ReRegister{Name: "kv", Pages: uint64(n.d.pages)}) //nolint:gosec // positive
+		n.step(projector.ReRegister{Memory: &events.MemoryRegistered{Name: "kv", Pages: uint64(n.d.pages)}}) //nolint:gosec // positive
 		for _, p := range w.names {
 			if w.sc.byName[p].prefill {
 				w.register(n.d.name, p)

@@ -85,11 +85,11 @@ func (n *node) feedNode(now projector.Instant, e *events.Event, payload any) {
 	case *events.Event_MemoryRegistered:
 		m := p.MemoryRegistered
 		if n.unreg != "" {
-			n.step(now, projector.ReRegister{Name: n.unreg, Bytes: m.GetBytes(), Pages: m.GetPages()})
+			n.step(now, projector.ReRegister{Memory: m})
 			n.unreg = ""
 			return
 		}
-		n.step(now, projector.MemoryAdded{Name: m.GetName(), Bytes: m.GetBytes(), Pages: m.GetPages(), ItemBytes: m.GetItemBytes(), Kind: m.GetKind()})
+		n.step(now, projector.MemoryAdded{Memory: m})
 	case *events.Event_PeerCapabilities:
 		n.caps[p.PeerCapabilities.GetPeer()] = p.PeerCapabilities
 		n.step(now, n.discovered(p.PeerCapabilities.GetPeer()))
@@ -147,7 +147,9 @@ func (n *node) feedRoom(now projector.Instant, r *room, e *events.Event) {
 		n.step(now, c)
 	case *events.Event_WriteLanded:
 		l := p.WriteLanded
-		n.arrive(now, r, replay.PairKey{Rank: e.Rank, To: l.GetTo()}, projector.Landed{Pages: l.GetPages(), Aux: l.GetAux(), Bytes: l.GetBytes(), Chunk: l.GetChunk()})
+		n.arrive(now, r, replay.PairKey{Rank: e.Rank, To: l.GetTo()}, projector.Landed{
+			Pages: l.GetPages(), PageOff: l.GetPageOff(), PageLen: l.GetPageLen(), Aux: l.GetAux(), Bytes: l.GetBytes(), Chunk: l.GetChunk(),
+		})
 	case *events.Event_LateWriteRejected:
 		l := p.LateWriteRejected
 		n.arrive(now, r, replay.PairKey{Rank: e.Rank, To: l.GetTo()}, projector.Landed{Pages: l.GetPages(), Bytes: l.GetBytes()})

@@ -355,7 +355,7 @@ func (w *world) registerAnew() {
 			l.revoke()
 		}
 	}
-	n.tell(projector.ReRegister{Name: "kv", Pages: uint64(n.pages)}) //nolint:gosec // positive
+	n.tell(projector.ReRegister{Memory: &events.MemoryRegistered{Name: "kv", Pages: uint64(n.pages)}}) //nolint:gosec // positive
 	for _, p := range n.peers {
 		if p.up {
 			n.register(p, p.bootID)
