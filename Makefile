@@ -148,6 +148,11 @@ SEEDS ?= 1
 sim: deps ## one seed of the fleet simulation, or SEEDS of them
 	@$(GO) run ./test/sim/cmd/pdsim -seed $(SEED) -seeds $(SEEDS) -v $(if $(OUT),-out $(OUT)) $(SIM_FLAGS)
 
+.PHONY: model
+model: deps ## the protocol's model under spin; PDLOG_NIGHT=1 for the long searches
+	$(call apt,spin)
+	PDLOG_NEED_SPIN=1 $(GO) test -count=1 -v -timeout 120m ./test/model
+
 interop: deps-test ## peers written from the wire's description alone; junk for 60 s in each dialect
 	PDLOG_INTEROP=1 $(GO) test -count=1 -v ./test/interop
 test-browser: deps ## the node's page, and the pictures of pdreplay, in a real Chromium

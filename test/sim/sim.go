@@ -103,6 +103,19 @@ func (r *Result) Log() iter.Seq2[*events.Event, error] {
 	}
 }
 
+// Durable lists the events of all nodes in the order in which they became
+// durable: no event comes before one that it could have known of. Only fleets of
+// at most 100 nodes keep it.
+func (r *Result) Durable() iter.Seq[*events.Event] {
+	return func(yield func(*events.Event) bool) {
+		for _, x := range r.w.history {
+			if !yield(x.e) {
+				return
+			}
+		}
+	}
+}
+
 func newWorld(cfg Config) *world {
 	w := &world{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x70646c6f67)), //nolint:gosec // dice
