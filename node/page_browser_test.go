@@ -146,7 +146,7 @@ func TestPageInABrowser(t *testing.T) {
 		if n := b.number(`document.querySelectorAll("*").length`); n > 2000 {
 			t.Errorf("%v elements for %d pages and %d rooms", n, manyPages, manyRooms)
 		}
-		if n := b.number(`document.querySelectorAll(".row").length`); n < 10 || n > 100 {
+		if n := b.number(`document.querySelectorAll(".row:not([hidden])").length`); n < 10 || n > 100 {
 			t.Errorf("%v rows in the document", n)
 		}
 		if n := b.number(`map.cols * Math.ceil(model.pages / map.cols)`); n < manyPages {
@@ -161,19 +161,17 @@ func TestPageInABrowser(t *testing.T) {
 			map.all = function () { all++; whole.call(map); };
 			const room = model.rooms.values().next().value;
 			take({ rooms: [{ ...room, state: "held" }] });
+			screen.show();
 			take({ rooms: [room] });
+			screen.show();
 			map.one = one; map.all = whole;
 			return all * 1e6 + cells;
 		})()`)
 		if n < 16 || n > 64 {
 			t.Errorf("%v cells were painted for two changes of a room of 8 pages", n)
 		}
-		t.Logf("ms: change %.2f, whole map %.1f, filter %.1f, scroll %.1f",
-			b.number(`(() => { const r = model.rooms.values().next().value, t = performance.now(); for (let i = 0; i < 20; i++) map.draw([i]); return (performance.now() - t) / 20; })()`),
-			b.number(`(() => { const t = performance.now(); map.all(); return performance.now() - t; })()`),
-			b.number(`(() => { const t = performance.now(); $("roomfilter").value = "req-77"; list.refresh(); $("roomfilter").value = ""; list.refresh(); return (performance.now() - t) / 2; })()`),
-			b.number(`(() => { const t = performance.now(); $("list").scrollTop = 100000; list.render(); $("list").scrollTop = 0; list.render(); return (performance.now() - t) / 2; })()`))
 	})
+	t.Run("every interaction is answered within 100 ms", func(t *testing.T) { measureInteractions(t, b) })
 	t.Run("the keyboard is enough", func(t *testing.T) {
 		b.do(chromedp.KeyEvent("m"), chromedp.KeyEvent(kb.Home), chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowDown))
 		b.until(`/^page \d+: owned, room \d+/.test($("cell").textContent) && map.cursor === 1 + map.cols`)

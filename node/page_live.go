@@ -20,11 +20,12 @@ import (
 )
 
 const (
-	pageEvery  = 500 * time.Millisecond // between two looks at the machine, for everybody who watches
-	pageSlice  = 256                    // rooms seen at once: the loop is free between slices
-	pageBody   = 64 << 10               // bytes of an action
-	roomEvents = 2000                   // events of one lifeline
-	roomScan   = 500000                 // events looked at for it
+	pageEvery   = 500 * time.Millisecond // between two looks at the machine, for everybody who watches
+	pageSlice   = 256                    // rooms seen at once: the loop is free between slices
+	pageMessage = 500                    // rooms of one message to a browser
+	pageBody    = 64 << 10               // bytes of an action
+	roomEvents  = 2000                   // events of one lifeline
+	roomScan    = 500000                 // events looked at for it
 )
 
 func formatRoom(room uint64) string { return strconv.FormatUint(room, 10) }
@@ -129,46 +130,57 @@ func (n *Node) look() (map[uint64]string, error) {
 
 var pageJSON = protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}
 
-// delta is what has changed since the client was told, as one JSON object; ""
-// if nothing has.
-func (v *pageView) delta(n *Node) (string, error) {
+// delta is what has changed since the client was told: JSON objects, each a
+// message of its own with at most pageMessage rooms, so that a browser is not
+// busy for long with one of them. None: nothing has changed.
+func (v *pageView) delta(n *Node) (messages []string, err error) {
 	rooms, err := n.look()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var parts []string
-	var changed []uint64
-	for seq, row := range rooms {
-		if v.rooms[seq] != row {
-			changed = append(changed, seq)
-		}
+	head, err := v.head(n)
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(changed)
-	if len(changed) > 0 {
-		rows := make([]string, len(changed))
-		for i, seq := range changed {
-			rows[i] = rooms[seq]
-		}
-		parts = append(parts, `"rooms":[`+strings.Join(rows, ",")+`]`)
+	if len(head) > 0 { // the size of the pool comes before what is in it
+		messages = append(messages, "{"+strings.Join(head, ",")+"}")
 	}
-	var gone []uint64
+	var gone, changed []uint64
 	for seq := range v.rooms {
 		if _, ok := rooms[seq]; !ok {
 			gone = append(gone, seq)
 		}
 	}
-	if len(gone) > 0 {
-		slices.Sort(gone)
-		b, err := json.Marshal(gone)
-		if err != nil {
-			return "", errors.Wrap(err, "encode rooms that are gone")
+	for seq, row := range rooms {
+		if v.rooms[seq] != row {
+			changed = append(changed, seq)
 		}
-		parts = append(parts, `"gone":`+string(b))
 	}
 	v.rooms = rooms
+	slices.Sort(gone)
+	for part := range slices.Chunk(gone, pageMessage) {
+		b, err := json.Marshal(part)
+		if err != nil {
+			return nil, errors.Wrap(err, "encode rooms that are gone")
+		}
+		messages = append(messages, `{"gone":`+string(b)+"}")
+	}
+	slices.Sort(changed)
+	for part := range slices.Chunk(changed, pageMessage) {
+		rows := make([]string, len(part))
+		for i, seq := range part {
+			rows[i] = rooms[seq]
+		}
+		messages = append(messages, `{"rooms":[`+strings.Join(rows, ",")+`]}`)
+	}
+	return messages, nil
+}
+
+// head is what has changed besides the rooms: members of a JSON object.
+func (v *pageView) head(n *Node) (parts []string, err error) {
 	status, err := pageJSON.Marshal(n.status())
 	if err != nil {
-		return "", errors.Wrap(err, "encode the status")
+		return nil, errors.Wrap(err, "encode the status")
 	}
 	if s := string(status); s != v.node {
 		v.node = s
@@ -176,20 +188,17 @@ func (v *pageView) delta(n *Node) (string, error) {
 	}
 	list, err := (&engine{n: n}).Peers(n.life, nil)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	peers, err := pageJSON.Marshal(list.Msg)
 	if err != nil {
-		return "", errors.Wrap(err, "encode the peers")
+		return nil, errors.Wrap(err, "encode the peers")
 	}
 	if p := string(peers); p != v.peers {
 		v.peers = p
 		parts = append(parts, `"peers":`+p)
 	}
-	if len(parts) == 0 {
-		return "", nil
-	}
-	return "{" + strings.Join(parts, ",") + "}", nil
+	return parts, nil
 }
 
 // sse begins a stream of server-sent events.
@@ -213,10 +222,13 @@ func (n *Node) pageLive(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return // the node ends
 		}
-		if d != "" {
-			if _, err := fmt.Fprintf(w, "data: %s\n\n", d); err != nil || out.Flush() != nil {
+		for _, m := range d {
+			if _, err := fmt.Fprintf(w, "data: %s\n\n", m); err != nil {
 				return
 			}
+		}
+		if len(d) > 0 && out.Flush() != nil {
+			return
 		}
 		select {
 		case <-tick.C:

@@ -19,30 +19,50 @@ function pageState(room) {
 
 // ---- what the node says
 
+// take keeps what the node says; screen shows it at the next frame, however many
+// messages came before it.
 function take(delta) {
-  const dirty = [];
   if (delta.status) {
     model.status = delta.status;
+    screen.head = true;
     const pages = Number(delta.status.pages || 0);
     if (pages !== model.pages) resize(pages);
   }
-  if (delta.peers) model.peers = delta.peers.peers || [];
+  if (delta.peers) { model.peers = delta.peers.peers || []; screen.peers = true; }
   for (const seq of delta.gone || []) {
     const old = model.rooms.get(seq);
     model.rooms.delete(seq);
-    if (old) paintRuns(old, 0, 0, dirty);
+    if (old) paintRuns(old, 0, 0, screen.dirty);
   }
   for (const room of delta.rooms || []) {
     const old = model.rooms.get(room.seq);
-    if (old) paintRuns(old, 0, 0, dirty);
+    if (old) paintRuns(old, 0, 0, screen.dirty);
+    room.text = (room.room + " " + room.state + " " + (room.cause || "") + " " + (room.reason || "") + " " + (room.request || "") + " " + (room.missing || []).join(" ")).toLowerCase();
     model.rooms.set(room.seq, room);
-    paintRuns(room, room.seq, pageState(room), dirty);
+    paintRuns(room, room.seq, pageState(room), screen.dirty);
   }
-  if (delta.status) header();
-  if (delta.peers) peers();
-  if (delta.rooms || delta.gone) { map.draw(dirty); list.refresh(); legend(); if (open && (delta.gone || []).includes(open.seq)) showRoom(open.room, open.seq); }
-  document.body.dataset.seq = model.status.last_seq || "";
+  if (delta.rooms || delta.gone) screen.rooms = true;
+  if (open && (delta.gone || []).includes(open.seq)) showRoom(open.room, open.seq);
+  screen.soon();
 }
+
+const screen = {
+  due: false, head: false, peers: false, rooms: false, dirty: [],
+  soon() {
+    if (this.due) return;
+    this.due = true;
+    requestAnimationFrame(() => this.show());
+  },
+  show() {
+    this.due = false;
+    if (this.head) header();
+    if (this.peers) peers();
+    if (this.rooms) { map.draw(this.dirty); list.refresh(); legend(); }
+    this.head = this.peers = this.rooms = false;
+    this.dirty = [];
+    document.body.dataset.seq = model.status.last_seq || "";
+  },
+};
 
 function resize(pages) {
   model.pages = pages;
@@ -114,51 +134,67 @@ function el(tag, ...children) {
   return e;
 }
 
-// ---- page map
+// ---- page map: a picture with one pixel a page, which the canvas shows enlarged
 
 const map = {
-  canvas: $("map"), size: 8, cols: 1, cursor: -1, colors: [],
+  canvas: $("map"), small: document.createElement("canvas"), size: 8, cols: 1, cursor: -1, colors: [],
   layout() {
     const box = $("mapbox"), w = Math.max(box.clientWidth, 50), h = Math.max(box.clientHeight, 50);
     let size = Math.min(24, Math.floor(Math.sqrt(w * h / Math.max(model.pages, 1))));
     while (size > 1 && Math.ceil(model.pages / Math.floor(w / size)) * size > h) size--;
     this.size = Math.max(size, 1);
     this.cols = Math.max(1, Math.floor(w / this.size));
-    const ratio = window.devicePixelRatio || 1, rows = Math.ceil(model.pages / this.cols);
+    this.rows = Math.max(1, Math.ceil(model.pages / this.cols));
+    this.gap = this.size > 3 ? 1 : 0;
+    const ratio = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(this.cols * this.size * ratio);
-    this.canvas.height = Math.round(Math.max(rows * this.size, 1) * ratio);
+    this.canvas.height = Math.round(this.rows * this.size * ratio);
     this.canvas.style.width = this.cols * this.size + "px";
-    this.canvas.style.height = rows * this.size + "px";
+    this.canvas.style.height = this.rows * this.size + "px";
     this.ctx = this.canvas.getContext("2d", { alpha: false });
     this.ctx.scale(ratio, ratio);
+    this.ctx.imageSmoothingEnabled = false;
+    this.small.width = this.cols;
+    this.small.height = this.rows;
+    this.pixels = new ImageData(this.cols, this.rows);
+    this.words = new Uint32Array(this.pixels.data.buffer);
     const css = getComputedStyle(document.documentElement);
     this.colors = STATES.map(s => css.getPropertyValue("--" + s).trim());
     this.back = css.getPropertyValue("--panel").trim();
+    [this.backWord, ...this.colorWords] = [this.back, ...this.colors].map(c => this.word(c));
     this.ink = css.getPropertyValue("--ink").trim();
     this.all();
   },
+  // word is a colour as a pixel holds it, whatever the byte order of the machine.
+  word(color) {
+    const c = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    c.fillStyle = color;
+    c.fillRect(0, 0, 1, 1);
+    return new Uint32Array(c.getImageData(0, 0, 1, 1).data.buffer)[0];
+  },
   all() {
-    this.ctx.fillStyle = this.back;
-    this.ctx.fillRect(0, 0, this.canvas.width, this.canvas.height);
-    const gap = this.size > 3 ? 1 : 0;
-    for (let state = 0; state < STATES.length; state++) { // a colour at a time: it is the change of colour that costs
-      this.ctx.fillStyle = this.colors[state];
-      for (let p = 0; p < model.pages; p++) {
-        if (model.cell[p] === state) this.ctx.fillRect(p % this.cols * this.size, Math.floor(p / this.cols) * this.size, this.size - gap, this.size - gap);
-      }
+    this.words.fill(this.backWord);
+    for (let p = 0; p < model.pages; p++) this.words[p] = this.colorWords[model.cell[p]];
+    this.small.getContext("2d").putImageData(this.pixels, 0, 0);
+    const w = this.cols * this.size, h = this.rows * this.size;
+    this.ctx.drawImage(this.small, 0, 0, w, h);
+    if (this.gap) {
+      this.ctx.fillStyle = this.back;
+      for (let x = this.size - 1; x < w; x += this.size) this.ctx.fillRect(x, 0, 1, h);
+      for (let y = this.size - 1; y < h; y += this.size) this.ctx.fillRect(0, y, w, 1);
     }
     this.mark();
   },
   one(p) {
-    const gap = this.size > 3 ? 1 : 0, x = p % this.cols * this.size, y = Math.floor(p / this.cols) * this.size;
+    const x = p % this.cols * this.size, y = Math.floor(p / this.cols) * this.size;
     this.ctx.fillStyle = this.back;
     this.ctx.fillRect(x, y, this.size, this.size);
     this.ctx.fillStyle = this.colors[model.cell[p]];
-    this.ctx.fillRect(x, y, this.size - gap, this.size - gap);
+    this.ctx.fillRect(x, y, this.size - this.gap, this.size - this.gap);
   },
   draw(dirty) {
     if (!this.ctx) return;
-    if (dirty.length > model.pages / 4) this.all();
+    if (dirty.length > 1000) this.all(); // one picture is cheaper than so many cells
     else { dirty.forEach(p => this.one(p)); this.mark(); }
     if (this.cursor >= 0) this.tell();
   },
@@ -213,15 +249,12 @@ function why(room) {
 // ---- rooms: only the rows in sight are in the document
 
 const list = {
-  box: $("list"), shown: [], cursor: 0, rows: new Map(),
+  box: $("list"), shown: [], cursor: 0, rows: [], due: false,
   refresh() {
     const words = $("roomfilter").value.toLowerCase().split(/\s+/).filter(Boolean);
     this.shown = [];
     for (const room of model.rooms.values()) {
-      if (words.length) {
-        const text = (room.room + " " + room.state + " " + (room.cause || "") + " " + (room.reason || "") + " " + (room.request || "") + " " + (room.missing || []).join(" ")).toLowerCase();
-        if (!words.every(w => text.includes(w))) continue;
-      }
+      if (words.length && !words.every(w => room.text.includes(w))) continue;
       this.shown.push(room);
     }
     this.shown.sort((a, b) => b.seq - a.seq);
@@ -230,21 +263,31 @@ const list = {
     this.box.dataset.shown = this.shown.length;
     this.render();
   },
+  // render fills the rows in sight. They stay in the document and get other text:
+  // a scroll makes no elements.
   render() {
     const first = Math.max(0, Math.floor(this.box.scrollTop / ROW) - 4), last = Math.min(this.shown.length, first + Math.ceil(this.box.clientHeight / ROW) + 8);
-    const rows = [];
-    for (let i = first; i < last; i++) {
-      const room = this.shown[i];
+    while (this.rows.length < last - first) this.rows.push(this.row());
+    this.rows.forEach((row, k) => {
+      const i = first + k, room = this.shown[i];
+      row.hidden = i >= last;
+      if (row.hidden) return;
       const age = room.opened ? Math.max(0, Math.round((Date.now() - room.opened) / 1000)) + " s" : "";
-      const row = el("div", ...[room.room, room.state, String(room.count), age, why(room).replace(/^[^,]*,? ?/, "")].map(v => el("span", v)));
+      row.index = i;
       row.className = "row" + (i === this.cursor ? " on" : "");
-      row.children[1].className = "s-" + room.state;
       row.style.top = i * ROW + "px";
-      row.setAttribute("role", "option");
-      row.onclick = () => { this.cursor = i; this.render(); showRoom(room.room, room.seq); };
-      rows.push(row);
-    }
-    this.box.replaceChildren($("spacer") || spacer, ...rows);
+      row.children[1].className = "s-" + room.state;
+      [room.room, room.state, String(room.count), age, why(room).replace(/^[^,]*,? ?/, "")].forEach((v, j) => {
+        if (row.children[j].textContent !== v) row.children[j].textContent = v;
+      });
+    });
+  },
+  row() {
+    const row = el("div", el("span"), el("span"), el("span"), el("span"), el("span"));
+    row.setAttribute("role", "option");
+    row.onclick = () => { const room = this.shown[row.index]; this.cursor = row.index; this.render(); showRoom(room.room, room.seq); };
+    this.box.append(row);
+    return row;
   },
   move(by) {
     this.cursor = Math.min(Math.max(this.cursor + by, 0), this.shown.length - 1);
@@ -254,8 +297,11 @@ const list = {
     this.render();
   },
 };
-const spacer = $("spacer");
-list.box.addEventListener("scroll", () => list.render());
+list.box.addEventListener("scroll", () => {
+  if (list.due) return;
+  list.due = true;
+  requestAnimationFrame(() => { list.due = false; list.render(); });
+});
 list.box.addEventListener("keydown", e => {
   const page = Math.floor(list.box.clientHeight / ROW);
   const move = { ArrowUp: -1, ArrowDown: 1, PageUp: -page, PageDown: page, Home: -Infinity, End: Infinity }[e.key];
@@ -272,8 +318,11 @@ let open = null;
 
 async function showRoom(room, seq) {
   open = { room, seq };
-  const box = $("room");
-  box.hidden = false;
+  const box = $("room"), known = model.rooms.get(seq);
+  if (box.hidden) { // what is known at once, the rest when it comes
+    box.replaceChildren(el("h2", "Room " + room), el("p", known ? why(known) : "…"));
+    box.hidden = false;
+  }
   const res = await fetch("/page/room?room=" + room + "&seq=" + seq), body = parse(await res.text());
   if (!open || open.seq !== seq) return;
   if (!res.ok) { box.replaceChildren(el("p", body.error)); return; }
@@ -448,6 +497,8 @@ function connect() {
   live.onopen = () => {
     model.rooms.clear(); // it begins with everything
     resize(model.pages);
+    screen.rooms = true;
+    screen.soon();
     $("link").textContent = "live";
     $("link").classList.remove("bad");
   };
