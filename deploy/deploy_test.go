@@ -334,7 +334,7 @@ func TestUnitAndPackageAgree(t *testing.T) {
 		t.Errorf("the unit starts %v, the package has %v", run, dst)
 	}
 	for _, want := range []string{
-		"Type=simple", "NoNewPrivileges=yes", "ProtectSystem=strict", "StateDirectory=pdnode", "RuntimeDirectory=pdnode",
+		"Type=notify", "WatchdogSec=30s", "NoNewPrivileges=yes", "ProtectSystem=strict", "StateDirectory=pdnode", "RuntimeDirectory=pdnode",
 		"CapabilityBoundingSet=\n", "Restart=on-failure",
 	} {
 		if !strings.Contains(unit, want) {

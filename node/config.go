@@ -34,46 +34,46 @@ type Config struct {
 	Bootstrap string   `koanf:"bootstrap"` // prefill: host:port of the bootstrap server; port 0 = any
 	Peers     []string `koanf:"peers"`     // decode: bootstrap addresses of the prefill nodes
 	Socket    string   `koanf:"socket"`    // engine API; empty = data_dir/pdnode.sock
-	// Who may use the socket: its mode in octal, and the group it is given
-	// (empty = the process's own).
-	SocketMode  string `koanf:"socket_mode"`
-	SocketGroup string `koanf:"socket_group"`
+	// Who may use the socket.
+	SocketMode  string `koanf:"socket_mode"`  // mode of the socket, in octal
+	SocketGroup string `koanf:"socket_group"` // group of the socket; empty = the process's own
 
 	PageSize int    `koanf:"page_size"`      // tokens a page
 	Pages    int    `koanf:"pages"`          // decode: pages of the pool, on each rank
 	AuxRows  int    `koanf:"aux_rows"`       // decode: rows of the aux buffer; 0 = as many as pages, at least 64
 	DType    string `koanf:"kv_cache_dtype"` // must be the same on both sides
 
-	// Extension: pdlog's own frames and questions (wire.md 9). Without them the
+	// Pdlog's own frames and questions (wire.md 9). Without them the
 	// node is an SGLang rank to everybody: no proofs, no keys for our providers.
 	Extension bool `koanf:"extension"`
-	// What a prefill's bootstrap server says (http.md): the key set of the
-	// topology answer, base or policy; the policy in it, early or
-	// prefill_complete; and whether this node's own ranks are registered there.
-	TopologyKeys           string `koanf:"topology_keys"`
-	DecodeAllocationPolicy string `koanf:"decode_allocation_policy"`
-	RegisterOwn            bool   `koanf:"register_own"`
-	// RegisterAt are bootstrap servers of others at which a prefill registers its
+	// What a prefill's bootstrap server says (http.md).
+	TopologyKeys           string `koanf:"topology_keys"`            // prefill: the key set of the bootstrap server's topology answer
+	DecodeAllocationPolicy string `koanf:"decode_allocation_policy"` // prefill: the policy in the topology answer, with topology_keys policy
+	RegisterOwn            bool   `koanf:"register_own"`             // prefill: this node's own ranks are registered at its bootstrap server
+	// Prefill: bootstrap servers of others at which a prefill registers its
 	// ranks as well: those of the other hosts of its instance. It is not ready
 	// before each of them has all of its ranks, and never gives up (F34).
 	RegisterAt []string `koanf:"register_at"`
-	// LoadBalanceMethod is told to decode: with follow_bootstrap_room a room's DP
+	// Prefill: told to decode; with follow_bootstrap_room a room's DP
 	// rank is its number modulo dp_size, with any other word decode asks for it.
 	LoadBalanceMethod string `koanf:"load_balance_method"`
 	// Topology is the place of a prefill's local ranks in their instance.
 	Topology TopologyConfig `koanf:"topology"`
 
-	ReleasePolicy    string        `koanf:"release_policy"` // fence, hold or timeout
-	AckTimeout       time.Duration `koanf:"ack_timeout"`
-	AbortRetry       time.Duration `koanf:"abort_retry"`
-	BootstrapTimeout time.Duration `koanf:"bootstrap_timeout"`
-	WaitingTimeout   time.Duration `koanf:"waiting_timeout"`
-	TransferTimeout  time.Duration `koanf:"transfer_timeout"`
-	Heartbeat        time.Duration `koanf:"heartbeat"`      // decode: interval of probes of each prefill node
-	WeakPeers        string        `koanf:"weak_peers"`     // refuse or allow peers that cannot prove a drain
-	EngineTimeout    time.Duration `koanf:"engine_timeout"` // an engine that left and is not back after it has left its rooms; 0 = never
-	StopGrace        time.Duration `koanf:"stop_grace"`     // how long open rooms may still end after SIGTERM
-	// SGLangAckForm is how the prefill peers that are not pdlog answer an ABORT:
+	// Decode: what happens to the pages of an aborted room whose writers do not
+	// answer: fence takes the keys away and quarantines where that proves nothing;
+	// hold keeps the pages; timeout frees them unsafely, to compare.
+	ReleasePolicy    string        `koanf:"release_policy"`
+	AckTimeout       time.Duration `koanf:"ack_timeout"`       // decode: from an ABORT to the fence of the ranks that have not answered
+	AbortRetry       time.Duration `koanf:"abort_retry"`       // decode: interval of repeated ABORTs
+	BootstrapTimeout time.Duration `koanf:"bootstrap_timeout"` // from the opening of a room to its metadata
+	WaitingTimeout   time.Duration `koanf:"waiting_timeout"`   // from the metadata to the first data
+	TransferTimeout  time.Duration `koanf:"transfer_timeout"`  // decode: without data, ends the room; prefill: of one write, makes it uncertain
+	Heartbeat        time.Duration `koanf:"heartbeat"`         // decode: interval of probes of each prefill node
+	WeakPeers        string        `koanf:"weak_peers"`        // refuse or allow peers that cannot prove a drain
+	EngineTimeout    time.Duration `koanf:"engine_timeout"`    // an engine that left and is not back after it has left its rooms; 0 = never
+	StopGrace        time.Duration `koanf:"stop_grace"`        // how long open rooms may still end after SIGTERM
+	// Decode: how the prefill peers that are not pdlog answer an ABORT:
 	// v2 when their writes have drained, v1 with a receipt, which proves nothing
 	// and makes them weak (wire.md 1.5, F44, F45).
 	SGLangAckForm string `koanf:"sglang_ack_form"`
@@ -93,8 +93,8 @@ type Config struct {
 // TLSConfig names PEM files. They are read again when they change, so that
 // certificates can be renewed under a running node.
 type TLSConfig struct {
-	Cert     string `koanf:"cert"`
-	Key      string `koanf:"key"`
+	Cert     string `koanf:"cert"`      // PEM, the certificate that is shown; empty = no TLS
+	Key      string `koanf:"key"`       // PEM, its key
 	ClientCA string `koanf:"client_ca"` // who signs the clients' certificates; empty = they need none
 }
 
@@ -129,12 +129,12 @@ type LimitsConfig struct {
 type TopologyConfig struct {
 	TPSize int `koanf:"tp_size"` // attention TP ranks of the instance; 0 = the local ones
 	TPRank int `koanf:"tp_rank"` // of local rank 0
-	PPSize int `koanf:"pp_size"`
-	PPRank int `koanf:"pp_rank"`
-	CPSize int `koanf:"cp_size"`
-	CPRank int `koanf:"cp_rank"`
-	DPSize int `koanf:"dp_size"`
-	DPRank int `koanf:"dp_rank"`
+	PPSize int `koanf:"pp_size"` // pipeline stages of the instance
+	PPRank int `koanf:"pp_rank"` // stage of the local ranks
+	CPSize int `koanf:"cp_size"` // context parallel ranks of the instance
+	CPRank int `koanf:"cp_rank"` // CP rank of the local ranks
+	DPSize int `koanf:"dp_size"` // data parallel groups of the instance
+	DPRank int `koanf:"dp_rank"` // group of the local ranks
 }
 
 // RDMAConfig is the data plane.
@@ -144,13 +144,13 @@ type RDMAConfig struct {
 	Fault     string `koanf:"fault"`      // prefill: faults of writes, "late:500ms:30%,hang:5%"; decode: of fences, "slowfence:1s:5%,badfence:1%"
 	FaultSeed int64  `koanf:"fault_seed"` // the same seed draws the same faults
 	Conns     int    `koanf:"conns"`      // connections per peer; 0 = the provider's own number
-	// Checksums: each write is sent with the CRC-32C of its source, checked as it
+	// Each write is sent with the CRC-32C of its source, checked as it
 	// lands and again before a room succeeds. Both sides must have it.
 	Checksums bool `koanf:"checksums"`
 	// TLS: of the provider tcp, in both directions; client_ca signs every node's
 	// certificate, which names the host that its peers dial.
 	TLS TLSConfig `koanf:"tls"`
-	// EngineWrites: prefill: the engine writes with its own library to decode
+	// Prefill: the engine writes with its own library to decode
 	// ranks that gave no key of our provider, i.e. SGLang's. Without it a chunk
 	// for such a rank fails its room.
 	EngineWrites bool `koanf:"engine_writes"`
@@ -212,10 +212,10 @@ type LogConfig struct {
 	Format string `koanf:"format"` // text or json
 
 	SegmentBytes int64 `koanf:"segment_bytes"` // a segment is sealed at this size
-	// MaxBytes caps the segments together: above it the oldest go, mirrored or
-	// not, once two snapshots hold what they led to. 0 = no cap.
+	// Cap of the segments together: above it the oldest go, mirrored or not, once
+	// two snapshots hold what they led to. 0 = no cap.
 	MaxBytes int64 `koanf:"max_bytes"`
-	// MaxAge lets segments go whose events are all older, mirrored, and of no
+	// Lets segments go whose events are all older, mirrored, and of no
 	// open room. 0 = they stay until max_bytes.
 	MaxAge time.Duration `koanf:"max_age"`
 }

@@ -45,8 +45,8 @@ func (n *Node) engineCame() { n.engines.kept() }
 func (n *Node) engineGone() {
 	n.engines.mu.Lock()
 	defer n.engines.mu.Unlock()
-	if n.engines.timer == nil && n.cfg.EngineTimeout > 0 && n.life.Err() == nil {
-		n.engines.timer = time.AfterFunc(n.cfg.EngineTimeout, n.engineLost)
+	if after := n.live.Load().engineTimeout; n.engines.timer == nil && after > 0 && n.life.Err() == nil {
+		n.engines.timer = time.AfterFunc(after, n.engineLost)
 	}
 }
 
@@ -59,7 +59,7 @@ func (n *Node) engineLost() {
 	n.engines.mu.Lock()
 	n.engines.gone = true
 	n.engines.mu.Unlock()
-	n.log.Warn("the engine has not come back", "after", n.cfg.EngineTimeout)
+	n.log.Warn("the engine has not come back", "engine_timeout", n.live.Load().engineTimeout)
 	n.dropChunks(0)
 	var cmds []projector.Command
 	err := n.loop.see(func(m *projector.Machine, _ uint64) {

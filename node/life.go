@@ -151,6 +151,28 @@ func (n *Node) Close() error {
 	return n.err
 }
 
+// Answers asks the decision loop for a sign of life and waits for it as long as
+// ctx allows: what a watchdog asks.
+func (n *Node) Answers(ctx context.Context) error {
+	ran := make(chan struct{})
+	t := task{look: func(*projector.Machine, uint64) { close(ran) }}
+	select {
+	case n.loop.queue <- t:
+	case <-n.loop.done:
+		return ErrStopped
+	case <-ctx.Done():
+		return errors.Wrap(ctx.Err(), "hand a task to the loop")
+	}
+	select {
+	case <-ran:
+		return nil
+	case <-n.loop.done:
+		return ErrStopped
+	case <-ctx.Done():
+		return errors.Wrap(ctx.Err(), "wait for the loop")
+	}
+}
+
 // Done is closed when the node has ended and every resource is free.
 func (n *Node) Done() <-chan struct{} { return n.done }
 

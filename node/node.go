@@ -34,6 +34,7 @@ type Node struct {
 	log   *slog.Logger
 	boot  uint64
 	began time.Time
+	live  atomic.Pointer[liveConfig] // what Reload may change
 
 	store   *store.Log
 	loop    *loop
@@ -118,6 +119,7 @@ func startOn(ctx context.Context, cfg Config, log *slog.Logger, control transpor
 		zmq: control,
 	}
 	n.life, n.cancel = context.WithCancel(context.Background())
+	n.live.Store(liveOf(&cfg))
 	if err := n.open(ctx); err != nil {
 		n.cancel()
 		return nil, errors.CombineErrors(err, n.abandon())

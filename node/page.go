@@ -172,7 +172,7 @@ func (n *Node) act(ctx context.Context, a *pageAction) (said string, err error) 
 	}
 	switch a.Action {
 	case "drain":
-		_, err = e.Drain(ctx, connect.NewRequest(&enginepb.DrainRequest{GraceMs: uint64(n.cfg.StopGrace.Milliseconds()), Reason: reason})) //nolint:gosec // not negative
+		_, err = e.Drain(ctx, connect.NewRequest(&enginepb.DrainRequest{GraceMs: uint64(n.live.Load().stopGrace.Milliseconds()), Reason: reason})) //nolint:gosec // not negative
 		said = "draining; the node stops when its rooms have ended"
 	case "abort":
 		_, err = e.Abort(ctx, connect.NewRequest(&enginepb.AbortRequest{Room: a.Room, Reason: reason}))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/errors"
@@ -38,6 +39,7 @@ type prefill struct {
 type peerTable struct {
 	ask    *bootstrap.Client
 	cfg    *Config
+	live   *atomic.Pointer[liveConfig]
 	fence  events.FenceKind // what the provider proves of a pdlog peer
 	tell   func(projector.Command)
 	greet  func(address string, ext bool) // queues our registrations to a rank
@@ -49,31 +51,38 @@ type peerTable struct {
 	observed map[string]observed      // by node
 	pokes    map[string]chan struct{} // by bootstrap address
 	wg       sync.WaitGroup
+	ended    bool // nobody is followed any more
 }
 
-func newPeerTable(cfg *Config, ask *bootstrap.Client, tell func(projector.Command)) *peerTable {
+func newPeerTable(cfg *Config, now *atomic.Pointer[liveConfig], ask *bootstrap.Client, tell func(projector.Command)) *peerTable {
 	return &peerTable{
-		cfg: cfg, ask: ask, tell: tell,
+		cfg: cfg, live: now, ask: ask, tell: tell,
 		byNode: map[string]*prefill{}, observed: map[string]observed{}, pokes: map[string]chan struct{}{},
 	}
 }
 
-// start follows every configured prefill until ctx ends.
+// start follows every prefill of the configuration until ctx ends; those that
+// are followed already are left alone.
 func (t *peerTable) start(ctx context.Context) {
-	for _, addr := range t.cfg.Peers {
-		poke := make(chan struct{}, 1)
-		t.mu.Lock()
-		if t.pokes[addr] != nil {
-			t.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, addr := range t.live.Load().peers {
+		if t.ended || t.pokes[addr] != nil {
 			continue
 		}
+		poke := make(chan struct{}, 1)
 		t.pokes[addr] = poke
-		t.mu.Unlock()
 		t.wg.Go(func() { t.follow(ctx, addr, poke) })
 	}
 }
 
-func (t *peerTable) wait() { t.wg.Wait() }
+// wait waits for those who follow; none begins after it.
+func (t *peerTable) wait() {
+	t.mu.Lock()
+	t.ended = true
+	t.mu.Unlock()
+	t.wg.Wait()
+}
 
 // follow discovers one prefill, then probes it at every heartbeat.
 func (t *peerTable) follow(ctx context.Context, addr string, poke <-chan struct{}) {
@@ -105,7 +114,7 @@ func (t *peerTable) follow(ctx context.Context, addr string, poke <-chan struct{
 			cur, missed = t.probe(ctx, cur, missed)
 		}
 		if cur != nil {
-			timer.Reset(t.cfg.Heartbeat)
+			timer.Reset(t.live.Load().heartbeat)
 			continue
 		}
 		timer.Reset(wait)

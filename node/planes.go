@@ -78,7 +78,7 @@ func (n *Node) openPlanes(ctx context.Context) error {
 	n.client = bootstrap.NewClient(bootstrap.ClientConfig{Log: n.log})
 	if n.receive != nil {
 		n.receive.domain = d
-		n.peers = newPeerTable(&n.cfg, n.client, func(c projector.Command) { n.loop.tell(c) })
+		n.peers = newPeerTable(&n.cfg, &n.live, n.client, func(c projector.Command) { n.loop.tell(c) })
 		n.peers.fence = fenceKind(d.Caps().Fence)
 		n.peers.memory = n.memory.ready
 		n.peers.greet = n.greet

@@ -136,7 +136,7 @@ func (n *Node) retain() error {
 	if err != nil {
 		return err
 	}
-	r, err := n.store.Retain(need, n.cfg.Log.MaxBytes)
+	r, err := n.store.Retain(need, n.live.Load().maxBytes)
 	if err != nil {
 		return err
 	}
@@ -145,12 +145,12 @@ func (n *Node) retain() error {
 	}
 	if n.mirror != nil && r.HoleTo > n.mirror.m.LastMirrored() {
 		n.log.Error("events left the log before they were mirrored: log.max_bytes is reached and the mirror is behind",
-			"from", max(r.HoleFrom, n.mirror.m.LastMirrored()+1), "to", r.HoleTo, "max_bytes", n.cfg.Log.MaxBytes)
+			"from", max(r.HoleFrom, n.mirror.m.LastMirrored()+1), "to", r.HoleTo, "max_bytes", n.live.Load().maxBytes)
 	}
 	if r.Over != n.logOver {
 		n.logOver = r.Over
 		if r.Over {
-			n.log.Warn("the log is above log.max_bytes and nothing more may go: what is left is in no snapshot", "bytes", r.Bytes, "max_bytes", n.cfg.Log.MaxBytes)
+			n.log.Warn("the log is above log.max_bytes and nothing more may go: what is left is in no snapshot", "bytes", r.Bytes, "max_bytes", n.live.Load().maxBytes)
 		}
 	}
 	return nil
@@ -159,10 +159,10 @@ func (n *Node) retain() error {
 // needed is the first sequence that age, the mirror or an open room still asks
 // for.
 func (n *Node) needed() (uint64, error) {
-	if n.cfg.Log.MaxAge == 0 {
+	if n.live.Load().maxAge == 0 {
 		return 0, nil // all of it
 	}
-	since := time.Now().Add(-n.cfg.Log.MaxAge).UnixMilli()
+	since := time.Now().Add(-n.live.Load().maxAge).UnixMilli()
 	need, err := n.store.OlderThan(uint64(events.MakeHLC(uint64(since), 0))) //nolint:gosec // after 1970
 	if n.mirror != nil {
 		need = min(need, n.mirror.m.LastMirrored()+1)

@@ -6,9 +6,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
 
@@ -20,11 +22,12 @@ import (
 const stopSlack = 10 * time.Second
 
 func runCommand(sys Sys) *cobra.Command {
+	keys, _ := node.LiveKeys()
 	c := &cobra.Command{
 		Use: "run", Args: command.ExactArgs(), Short: "the daemon",
 		Long: `Runs a node until SIGTERM or SIGINT, which drain it: no new rooms, open ones end or
 are aborted, the log is closed. A second signal ends it at once. SIGHUP reads the
-configuration again and takes what can change live (log.level).`,
+configuration again and takes what can change live (docs/configuration.md): ` + strings.Join(keys, ", ") + `.`,
 	}
 	file := c.Flags().String("config", "", "YAML file (environment PDNODE_CONFIG)")
 	validate := c.Flags().Bool("validate", false, "check the configuration and its files, and end")
@@ -51,13 +54,17 @@ configuration again and takes what can change live (log.level).`,
 		if err != nil {
 			return err
 		}
-		return serve(n, l, log, &level, signals, load)
+		s := supervisor{log: log}
+		s.tell(daemon.SdNotifyReady)
+		go s.watch(c.Context(), n)
+		return serve(n, l, s, &level, signals, load)
 	}
 	return c
 }
 
 // serve waits for the node's end and turns signals into calls.
-func serve(n *node.Node, l *node.Loaded, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal, load func() (*node.Loaded, error)) error {
+func serve(n *node.Node, l *node.Loaded, sup supervisor, level *slog.LevelVar, signals <-chan os.Signal, load func() (*node.Loaded, error)) error {
+	log := sup.log
 	stopping := false
 	for {
 		select {
@@ -66,18 +73,24 @@ func serve(n *node.Node, l *node.Loaded, log *slog.Logger, level *slog.LevelVar,
 		case s := <-signals:
 			switch {
 			case s == syscall.SIGHUP:
+				sup.tell(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 				fresh, err := load()
 				if err != nil {
 					log.Error("the configuration was not taken", "err", err)
+					sup.tell(daemon.SdNotifyReady)
 					continue
 				}
-				reload(l, fresh, log, level)
+				taken, later := n.Reload(l, fresh)
+				log.Info("the configuration was read again", "taken", taken, "takes_a_restart", later)
+				level.Set(levelOf(fresh.Log.Level))
 				l = fresh
+				sup.tell(daemon.SdNotifyReady)
 			case stopping:
 				log.Warn("a second signal: the node is closed as it is")
 				return n.Close()
 			default:
 				stopping = true
+				sup.tell(daemon.SdNotifyStopping)
 				log.Info("draining", "signal", s.String(), "grace", l.StopGrace)
 				go func() {
 					ctx, cancel := context.WithTimeout(context.Background(), l.StopGrace+stopSlack)
@@ -88,25 +101,6 @@ func serve(n *node.Node, l *node.Loaded, log *slog.Logger, level *slog.LevelVar,
 				}()
 			}
 		}
-	}
-}
-
-// reload takes what can change live and says what cannot.
-func reload(old, fresh *node.Loaded, log *slog.Logger, level *slog.LevelVar) {
-	was := map[string]string{}
-	for _, s := range old.Effective() {
-		was[s.Key] = s.Value
-	}
-	for _, s := range fresh.Effective() {
-		if was[s.Key] == s.Value {
-			continue
-		}
-		if s.Key == "log.level" {
-			level.Set(levelOf(s.Value))
-			log.Info("taken from the configuration", "key", s.Key, "value", s.Value)
-			continue
-		}
-		log.Warn("takes a restart", "key", s.Key, "now", was[s.Key], "file", s.Value)
 	}
 }
 
