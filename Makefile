@@ -170,5 +170,33 @@ build-verbs: deps ## bin/pdnode with the provider verbs
 vuln: ## govulncheck, if its database can be reached
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./... || { echo "govulncheck: it found something, or its database (vuln.go.dev) cannot be reached: see above"; exit 1; }
 
+# ---- packages
+
+NFPM_VERSION := v2.45.2
+HELM_VERSION := v3.22.0
+VERSION      ?= 0.1.0
+DEB_ARCH     := $(shell $(GO) env GOARCH)
+
+$(TOOLS)/nfpm-$(NFPM_VERSION):
+	GOBIN=$(TOOLS) $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
+	mv $(TOOLS)/nfpm $@
+
+$(TOOLS)/helm-$(HELM_VERSION): # some minutes, once
+	GOBIN=$(TOOLS) $(GO) install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+	mv $(TOOLS)/helm $@
+
+.PHONY: package check-packages
+package: build $(TOOLS)/nfpm-$(NFPM_VERSION) ## bin/pdlog_VERSION_ARCH.deb, with man pages and completion
+	@rm -rf $(BIN)/man $(BIN)/completion && mkdir -p $(BIN)/man $(BIN)/completion
+	@for b in pdnode pdreplay; do \
+		$(BIN)/$$b man $(BIN)/man; \
+		for s in bash zsh fish; do $(BIN)/$$b completion $$s >$(BIN)/completion/$$b.$$s; done; \
+	done; gzip -9n $(BIN)/man/*.1
+	GOARCH=$(DEB_ARCH) VERSION=$(VERSION) $(TOOLS)/nfpm-$(NFPM_VERSION) package -f deploy/packages/nfpm.yaml -p deb -t $(BIN)/pdlog_$(VERSION)_$(DEB_ARCH).deb
+
+# What cannot be had here is named at the end; what is found wrong fails.
+check-packages: ## package, unit, alerts, metrics, chart, manifests and schemas, by the tools of their trades
+	@TOOLS=$(TOOLS) GO=$(GO) HELM=$(TOOLS)/helm-$(HELM_VERSION) DEB=$(BIN)/pdlog_$(VERSION)_$(DEB_ARCH).deb deploy/check.sh
+
 clean: ## remove what was built
 	rm -rf $(BIN) $(TOOLS)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/store"
 )
 
 // isMilestone says which events go to the audit stream (store.md 6.5).
@@ -154,21 +155,7 @@ func (l *auditLane) resume(ctx context.Context) error {
 
 func (l *auditLane) send(ctx context.Context, e *events.Event) error {
 	id := e.Node + "/" + strconv.FormatUint(e.Seq, 10)
-	msg := &nats.Msg{
-		Subject: SubjectAudit(l.m.opts.Cluster, e.Node, e.TypeName()),
-		Header: nats.Header{
-			"ce-specversion":  {"1.0"},
-			"ce-id":           {id},
-			"ce-source":       {"/pdlog/" + token(l.m.opts.Cluster) + "/" + token(e.Node)},
-			"ce-type":         {"pdlog.events.v1." + e.TypeName()},
-			"ce-time":         {e.Time().Format(time.RFC3339Nano)},
-			headerContentType: {AuditContentType},
-			HeaderNode:        {e.Node},
-			HeaderLogID:       {l.m.opts.Log.LogID().String()},
-			HeaderSeq:         {strconv.FormatUint(e.Seq, 10)},
-		},
-		Data: appendAuditJSON(nil, e),
-	}
+	msg := auditMessage(l.m.opts.Cluster, l.m.opts.Log.LogID(), e)
 	if l.salt > 0 {
 		id = fmt.Sprintf("%s;%d", id, l.salt)
 	}
@@ -178,6 +165,26 @@ func (l *auditLane) send(ctx context.Context, e *events.Event) error {
 	}
 	l.after, l.next = seq, e.Seq+1
 	return nil
+}
+
+// auditMessage is a milestone as a CloudEvent in binary mode (docs/asyncapi.yaml).
+func auditMessage(cluster string, log store.LogID, e *events.Event) *nats.Msg {
+	seq := strconv.FormatUint(e.Seq, 10)
+	return &nats.Msg{
+		Subject: SubjectAudit(cluster, e.Node, e.TypeName()),
+		Header: nats.Header{
+			"ce-specversion":  {"1.0"},
+			"ce-id":           {e.Node + "/" + seq},
+			"ce-source":       {"/pdlog/" + token(cluster) + "/" + token(e.Node)},
+			"ce-type":         {"pdlog.events.v1." + e.TypeName()},
+			"ce-time":         {e.Time().Format(time.RFC3339Nano)},
+			headerContentType: {AuditContentType},
+			HeaderNode:        {e.Node},
+			HeaderLogID:       {log.String()},
+			HeaderSeq:         {seq},
+		},
+		Data: appendAuditJSON(nil, e),
+	}
 }
 
 // appendAuditJSON is events.AppendJSON with the room number as a string: rooms

@@ -94,7 +94,7 @@ type Streams struct {
 // the commands version, completion and help.
 func Root(c *cobra.Command, version string, s Streams) *cobra.Command {
 	text := versionText(c.Name(), version)
-	c.AddCommand(versionCommand(text, s.Stdout), completionCommand(s.Stdout))
+	c.AddCommand(versionCommand(text, s.Stdout), completionCommand(s.Stdout), manCommand(version))
 	c.SetHelpCommand(helpCommand())
 	c.Version = version
 	c.SetVersionTemplate(text + "\n")
