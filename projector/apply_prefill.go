@@ -93,7 +93,7 @@ func (m *Machine) applyPrefill(e *events.Event) {
 			}
 		}
 	case *events.Event_AbortReceived:
-		applyTarget(r, e, p.AbortReceived)
+		m.applyTarget(r, e, p.AbortReceived)
 	case *events.Event_AckTargetHeld:
 		if t := r.target(RankID(e.Rank), p.AckTargetHeld.Address); t != nil {
 			t.Held = true
@@ -116,7 +116,7 @@ func (m *Machine) applyPrefill(e *events.Event) {
 	m.forget(r)
 }
 
-func applyTarget(r *PRoom, e *events.Event, p *events.AbortReceived) {
+func (m *Machine) applyTarget(r *PRoom, e *events.Event, p *events.AbortReceived) {
 	if p.Address == "" || p.Stale {
 		return
 	}
@@ -128,7 +128,7 @@ func applyTarget(r *PRoom, e *events.Event, p *events.AbortReceived) {
 		t.Answered, t.Held = false, false
 		t.Repeats = 0
 	}
-	t.Gen, t.RoomSeq = p.Generation, p.DecodeRoomSeq
+	t.Gen, t.RoomSeq, t.LogID = p.Generation, p.DecodeRoomSeq, m.logOf(RankID(p.To).Node())
 }
 
 func equalGen(a, b *uint64) bool {
@@ -188,6 +188,11 @@ func (m *Machine) forget(r *PRoom) {
 			rd.Gen = t.Gen
 		}
 		rc.Dests = append(rc.Dests, rd)
+	}
+	for _, t := range r.Targets { // an ABORT that was here before its metadata: that is refused when it comes
+		if t.RoomSeq != 0 && !r.sameIncarnation(t.To.Node(), t.RoomSeq) {
+			rc.Dests = append(rc.Dests, ReceiptDest{Rank: t.Rank, To: t.To, Node: t.To.Node(), LogID: t.LogID, RoomSeq: t.RoomSeq, Gen: t.Gen})
+		}
 	}
 	delete(st.PRooms, r.Seq)
 	st.leaveNumber(r.Room, r.Seq)

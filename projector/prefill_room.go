@@ -204,8 +204,8 @@ func (m *Machine) refuseMetadata(r *PRoom, c WireMetadata, node string, logID []
 	switch {
 	case seq != 0 && m.receipt(c.Room, node, logID, seq) != nil:
 		return "this incarnation has ended"
-	case r != nil && r.Outcome == OutcomeSucceeded && len(r.Targets) == 0 && r.sameIncarnation(node, seq):
-		return "" // another rank's metadata, after the first ranks are done
+	case r != nil && r.Outcome == OutcomeSucceeded && len(r.Targets) == 0 && len(r.Expect) == 0 && r.sameIncarnation(node, seq):
+		return "" // another rank's metadata, after the first ranks are done; where the engine has named them, all of them are
 	case r != nil && !r.live() && r.sameUse(node, seq):
 		return "the room has ended: " + r.Reason
 	case r == nil && seq != 0 && seq <= st.Watermark[node]:
@@ -219,6 +219,11 @@ func (m *Machine) refuseMetadata(r *PRoom, c WireMetadata, node string, logID []
 // sameUse: metadata that belongs to a room which has ended here: another rank's
 // copy of the same incarnation, or the answer to an await that has expired.
 func (r *PRoom) sameUse(node string, seq uint64) bool {
+	for _, t := range r.Targets { // asked to end before its metadata was here
+		if seq != 0 && t.RoomSeq == seq && t.To.Node() == node {
+			return true
+		}
+	}
 	if len(r.Dests) == 0 {
 		return !r.Cleared
 	}

@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 5
+const snapshotVersion = 6
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -325,6 +325,7 @@ func (c *coder) proom(r *PRoom) {
 		text(c, &t.Address)
 		maybe(c, &t.Gen, c.u64)
 		c.u64(&t.RoomSeq)
+		c.bytes(&t.LogID)
 		c.flag(&t.Answered)
 		c.u64(&t.Repeats)
 		c.flag(&t.Held)

@@ -278,6 +278,7 @@ type Target struct {
 	Address  string
 	Gen      *uint64
 	RoomSeq  uint64
+	LogID    []byte // of the decode node, when it asked
 	Answered bool
 	Repeats  uint64
 

@@ -1,6 +1,9 @@
 package sim
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // faults are the strengths of one seed. Zero is a strength: half of them are
 // drawn as zero, so that each kind is also seen alone.
@@ -162,10 +165,10 @@ func (n *node) restartLater() {
 			return // healing starts everything itself
 		}
 		switch {
-		case w.fault(w.f.wipe):
+		case w.fault(w.f.wipe) && n.mayForget():
 			w.inject("disk wiped")
 			n.wipe()
-		case n.prefill && w.fault(w.f.older) && w.cfg.keep():
+		case n.prefill && w.fault(w.f.older) && w.cfg.keep() && n.mayForget():
 			n.olderCopy()
 		case n.prefill && w.fault(w.f.flip) && w.cfg.keep():
 			n.flip()
@@ -185,6 +188,18 @@ func (n *node) restartLater() {
 			})
 		}
 	})
+}
+
+// mayForget leaves out what nothing can find out (docs/reliability.md): a decode
+// node that has lost its log, and a prefill node that has lost its own unseen,
+// know nothing of each other, though the one may still write to the other.
+func (n *node) mayForget() bool {
+	for _, q := range n.w.nodes {
+		if q.prefill != n.prefill && q.lives > 0 && (slices.Contains(q.peers, n) || slices.Contains(n.peers, q)) {
+			return false
+		}
+	}
+	return true
 }
 
 func (w *world) stopOne() {

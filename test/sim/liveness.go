@@ -31,7 +31,9 @@ func (w *world) heal() {
 		case n.dead && n.up:
 			n.die()
 		case !n.dead && (!n.up || n.m.State().Draining):
-			n.up = false
+			if n.up { // it is being stopped: the rest of that is cut short
+				n.die()
+			}
 			n.boot()
 		}
 	}
