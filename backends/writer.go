@@ -18,7 +18,7 @@ type Writer struct {
 
 // NewWriter starts a message of about n frames.
 func NewWriter(k Kind, n int) Writer {
-	return Writer{kind: k, f: make(Frames, 0, n), buf: make([]byte, 0, 64)}
+	return Writer{kind: k, f: make(Frames, 0, n), buf: make([]byte, 0, 192)}
 }
 
 // Done returns the message, or the first error.

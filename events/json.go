@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -141,6 +142,29 @@ func appendValue(b []byte, fd protoreflect.FieldDescriptor, v protoreflect.Value
 // EnumWord is the word of an enum value in JSON, scenarios and text: the value's
 // name without the enum's prefix, lower case; "" for the unspecified value.
 func EnumWord(ed protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
+	words, ok := enumWords.Load(ed)
+	if !ok {
+		words, _ = enumWords.LoadOrStore(ed, wordsOf(ed))
+	}
+	if w := words.([]string); n >= 0 && int(n) < len(w) {
+		return w[n]
+	}
+	return enumWord(ed, n)
+}
+
+// enumWords keeps the words of an enum, by number: they are asked for on every
+// event that metrics count.
+var enumWords sync.Map // of protoreflect.EnumDescriptor to []string
+
+func wordsOf(ed protoreflect.EnumDescriptor) []string {
+	words := make([]string, ed.Values().Len())
+	for n := range words {
+		words[n] = enumWord(ed, protoreflect.EnumNumber(n)) //nolint:gosec // small
+	}
+	return words
+}
+
+func enumWord(ed protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 	vd := ed.Values().ByNumber(n)
 	if vd == nil {
 		return strconv.Itoa(int(n))

@@ -93,6 +93,11 @@ func (p memoryPusher) Send(f backends.Frames) error {
 	select {
 	case p.out <- f:
 		return nil
+	default:
+	}
+	select {
+	case p.out <- f:
+		return nil
 	case <-time.After(pollEvery):
 		return errAgain
 	}

@@ -34,7 +34,8 @@ type outbox struct {
 	once    sync.Once
 
 	mu    sync.Mutex
-	queue []entry
+	queue []entry // from head on
+	head  int
 	posts []entry
 	dead  bool
 	busy  bool
@@ -111,7 +112,7 @@ func (o *outbox) poke() {
 func (o *outbox) kill() {
 	o.mu.Lock()
 	o.dead = true
-	o.queue, o.posts = nil, nil
+	o.queue, o.head, o.posts = nil, 0, nil
 	o.mu.Unlock()
 }
 
@@ -119,7 +120,7 @@ func (o *outbox) kill() {
 func (o *outbox) pending() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	n := len(o.queue) + len(o.posts)
+	n := len(o.queue) - o.head + len(o.posts)
 	if o.busy {
 		n++
 	}
@@ -182,16 +183,32 @@ func (o *outbox) take(into []entry) []entry {
 	into = append(into, o.posts...)
 	clear(o.posts)
 	o.posts = o.posts[:0]
+	waiting := o.queue[o.head:]
 	n := 0
-	for n < len(o.queue) && n < burst && o.queue[n].after <= durable {
+	for n < len(waiting) && n < burst && waiting[n].after <= durable {
 		n++
 	}
-	into = append(into, o.queue[:n]...)
-	clear(o.queue[:n])
-	o.queue = o.queue[n:]
-	if len(o.queue) == 0 {
-		o.queue = nil
-	}
+	into = append(into, waiting[:n]...)
+	clear(waiting[:n])
+	o.head += n
+	o.tidy()
 	o.busy = len(into) > 0 && !o.dead
 	return into
 }
+
+// tidy reuses the front of the queue, so that its memory is allocated once, and
+// lets a queue go that has been much longer than it is.
+func (o *outbox) tidy() {
+	rest := o.queue[o.head:]
+	switch {
+	case len(rest) == 0 && cap(o.queue) > maxIdle:
+		o.queue, o.head = nil, 0
+	case o.head > len(rest):
+		n := copy(o.queue, rest)
+		clear(o.queue[n:])
+		o.queue, o.head = o.queue[:n], 0
+	}
+}
+
+// maxIdle is how many entries an empty queue keeps room for.
+const maxIdle = 1 << 14

@@ -195,8 +195,8 @@ func (r *receivePlane) take(id uint64) (rdma.Fence, error) {
 	case g.foreign:
 		return rdma.Fence{}, errForeign
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), revokeTime)
-	defer cancel()
+	ctx := &lazyTimeout{limit: revokeTime}
+	defer ctx.end()
 	out := rdma.Fence{Kind: rdma.FenceHard, Scope: rdma.ScopeLease, Exact: true}
 	if len(leases) == 0 { // nothing was granted, so nothing can land
 		out.Kind = r.domain.Caps().Fence

@@ -22,6 +22,8 @@ type Machine struct {
 	logFull bool
 	now     Instant
 	res     Result
+	events  arena[*events.Event]
+	effects arena[Effect]
 	timers  timers
 	gates   map[string]bool // decode endpoints that read our extension (wire.md 9.1)
 	retries map[roomKey]*retry
@@ -69,7 +71,7 @@ func (m *Machine) Apply(e *events.Event) { m.apply(e) }
 // for byte, on every host and in every replay.
 func (m *Machine) Step(now Instant, cmd Command) Result {
 	m.now = now
-	m.res = Result{}
+	m.res = Result{Events: m.events.open(), Effects: m.effects.open()}
 	if !m.started {
 		if s, ok := cmd.(Start); ok {
 			m.start(s)
@@ -191,6 +193,7 @@ func (m *Machine) stepPrefill(cmd Command) {
 func (m *Machine) take() Result {
 	r := m.res
 	m.res = Result{}
+	r.Events, r.Effects = m.events.close(r.Events), m.effects.close(r.Effects)
 	return r
 }
 

@@ -1,0 +1,39 @@
+package projector
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestArenaListsAreTheirReceiversAlone: whatever lists are opened, filled and
+// appended to afterwards, each holds what was put into it.
+func TestArenaListsAreTheirReceiversAlone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var a arena[int]
+		var got, want [][]int
+		next := 0
+		for range rapid.IntRange(1, 80).Draw(t, "lists") {
+			list := a.open()
+			var mine []int
+			for range rapid.IntRange(0, 2*arenaPiece).Filter(func(n int) bool { return n < 40 || n > arenaPiece-3 }).Draw(t, "length") {
+				next++
+				list, mine = append(list, next), append(mine, next)
+			}
+			got, want = append(got, a.close(list)), append(want, mine)
+		}
+		for i := range got {
+			got[i] = append(got[i], -1) // must not run into a neighbour
+		}
+		for i := range got {
+			if len(got[i]) != len(want[i])+1 {
+				t.Fatalf("list %d has %d elements, want %d", i, len(got[i])-1, len(want[i]))
+			}
+			for k, v := range want[i] {
+				if got[i][k] != v {
+					t.Fatalf("list %d, element %d: %d, want %d", i, k, got[i][k], v)
+				}
+			}
+		}
+	})
+}
