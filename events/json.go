@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -142,19 +141,22 @@ func appendValue(b []byte, fd protoreflect.FieldDescriptor, v protoreflect.Value
 // EnumWord is the word of an enum value in JSON, scenarios and text: the value's
 // name without the enum's prefix, lower case; "" for the unspecified value.
 func EnumWord(ed protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
-	words, ok := enumWords.Load(ed)
-	if !ok {
-		words, _ = enumWords.LoadOrStore(ed, wordsOf(ed))
-	}
-	if w := words.([]string); n >= 0 && int(n) < len(w) {
-		return w[n]
+	if words := enumWords[ed]; n >= 0 && int(n) < len(words) {
+		return words[n]
 	}
 	return enumWord(ed, n)
 }
 
-// enumWords keeps the words of an enum, by number: they are asked for on every
-// event that metrics count.
-var enumWords sync.Map // of protoreflect.EnumDescriptor to []string
+// enumWords has the words of each enum of this schema by number: they are asked
+// for on every event that metrics count.
+var enumWords = func() map[protoreflect.EnumDescriptor][]string {
+	file_events_proto_init()
+	out := map[protoreflect.EnumDescriptor][]string{}
+	for enums, i := File_events_proto.Enums(), 0; i < enums.Len(); i++ {
+		out[enums.Get(i)] = wordsOf(enums.Get(i))
+	}
+	return out
+}()
 
 func wordsOf(ed protoreflect.EnumDescriptor) []string {
 	words := make([]string, ed.Values().Len())

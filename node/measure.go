@@ -15,17 +15,37 @@ import (
 	"github.com/pdlog/pdlog/rdma"
 )
 
-// AbortBench is a prefill and a decode node in this process, with their real
-// logs, loops and sockets, whose aborts can be timed from the inside: from the
-// command to the notice that the pages are free, without the engine API's own
-// cost. It is what `pdnode bench control` measures.
-type AbortBench struct {
+// PairBench is a prefill and a decode node in this process, with their real
+// logs, loops and sockets, which can be timed from the inside: from the command
+// to the notice that the pages are free, without the engine API's own cost. It
+// is what `pdnode bench control` and `pdnode bench transfer` measure.
+type PairBench struct {
+	shape           PairShape
 	prefill, decode *Node
 	memory          []*rdma.Memfd
-	ready, freed    *subscriber
-	rooms           int
+	ready, freed    *subscriber // what prefill and decode tell their engines
 	next            uint64
 }
+
+// PairShape says what a PairBench is made of.
+type PairShape struct {
+	Rooms     int    // that can be open at once
+	RoomPages int    // pages of a room; 0: 1
+	PageBytes int    // bytes of a page; 0: 64
+	Memory    bool   // control messages go through memory: what is left is decoding, deciding, the log and encoding
+	Mirror    bool   // both nodes mirror their logs to a JetStream server of their own
+	Provider  string // rdma.provider; empty: tcp
+	Fault     string // rdma.fault of prefill
+}
+
+func (s *PairShape) defaults() {
+	s.RoomPages, s.PageBytes = max(s.RoomPages, 1), max(s.PageBytes, benchPageBytes)
+	if s.Provider == "" {
+		s.Provider = "tcp"
+	}
+}
+
+func (s *PairShape) pages() int { return s.Rooms * s.RoomPages }
 
 // AbortRun is what aborting some rooms came to.
 type AbortRun struct {
@@ -36,18 +56,17 @@ type AbortRun struct {
 
 const benchPageBytes = 64
 
-// NewAbortBench starts the pair below dir; a decode pool of so many pages is as
-// many rooms as can be open. Without sockets the control messages go through
-// memory: what is left is decoding, deciding, the log and encoding.
-func NewAbortBench(ctx context.Context, dir string, rooms int, sockets bool) (_ *AbortBench, err error) {
-	b := &AbortBench{rooms: rooms}
+// NewPairBench starts the pair below dir.
+func NewPairBench(ctx context.Context, dir string, shape PairShape) (_ *PairBench, err error) {
+	shape.defaults()
+	b := &PairBench{shape: shape}
 	defer func() {
 		if err != nil {
 			err = errors.CombineErrors(err, b.Close())
 		}
 	}()
 	var control transport
-	if !sockets {
+	if shape.Memory {
 		control = newMemoryTransport()
 	}
 	if b.prefill, err = b.start(ctx, dir, "prefill", nil, control); err != nil {
@@ -60,26 +79,26 @@ func NewAbortBench(ctx context.Context, dir string, rooms int, sockets bool) (_ 
 	return b, b.meet(ctx)
 }
 
-func (b *AbortBench) start(ctx context.Context, dir, role string, peers []string, control transport) (*Node, error) {
+func (b *PairBench) start(ctx context.Context, dir, role string, peers []string, control transport) (*Node, error) {
 	c := DefaultConfig()
 	c.Node, c.Role, c.DataDir, c.Peers = role, role, filepath.Join(dir, role), peers
-	c.Pages, c.AuxRows = b.rooms, max(b.rooms, 64)
-	c.NATS.Embedded, c.RDMA.Provider = false, "tcp"
+	c.Pages, c.AuxRows = b.shape.pages(), max(b.shape.Rooms, 64)
+	c.NATS.Embedded, c.NATS.Port, c.RDMA.Provider = b.shape.Mirror, -1, b.shape.Provider
 	if role == "prefill" {
-		c.Bootstrap = "127.0.0.1:0"
+		c.Bootstrap, c.RDMA.Fault = "127.0.0.1:0", b.shape.Fault
 	}
 	n, err := startOn(ctx, c, slog.New(slog.DiscardHandler), control)
 	if err != nil {
 		return nil, err
 	}
-	m, err := rdma.AllocMemfd("bench-"+role, b.rooms*benchPageBytes+c.AuxRows*8)
+	m, err := rdma.AllocMemfd("bench-"+role, b.shape.pages()*b.shape.PageBytes+c.AuxRows*8)
 	if err != nil {
 		return n, err
 	}
 	b.memory = append(b.memory, m)
 	return n, n.registerMemory(ctx, 0, layout{
-		path: fmt.Sprintf("/proc/self/fd/%d", m.FD()), pageBytes: benchPageBytes, pages: uint64(b.rooms), //nolint:gosec // positive
-		auxOffset: uint64(b.rooms * benchPageBytes), auxBytes: 8, auxRows: uint64(c.AuxRows), //nolint:gosec // positive
+		path: fmt.Sprintf("/proc/self/fd/%d", m.FD()), pageBytes: uint64(b.shape.PageBytes), pages: uint64(b.shape.pages()), //nolint:gosec // positive
+		auxOffset: uint64(b.shape.pages() * b.shape.PageBytes), auxBytes: 8, auxRows: uint64(c.AuxRows), //nolint:gosec // positive
 	}, nil)
 }
 
@@ -91,7 +110,7 @@ func listen(n *Node) *subscriber {
 }
 
 // meet opens and aborts one room, as soon as the nodes know each other.
-func (b *AbortBench) meet(ctx context.Context) error {
+func (b *PairBench) meet(ctx context.Context) error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -113,18 +132,33 @@ func (b *AbortBench) meet(ctx context.Context) error {
 	}
 }
 
-// Open opens n rooms of one page each and waits until prefill has the metadata
-// of all.
-func (b *AbortBench) Open(ctx context.Context, n int) error {
-	pair := []projector.OpenPair{{Rank: projector.MakeRank("prefill", 0), To: projector.MakeRank("decode", 0)}}
+// slot lists the pages of the i-th room that is open at a time.
+func (b *PairBench) slot(i int) []uint32 {
+	pages := make([]uint32, b.shape.RoomPages)
+	for k := range pages {
+		pages[k] = uint32(i*b.shape.RoomPages + k) //nolint:gosec // below pages
+	}
+	return pages
+}
+
+var benchPair = []projector.OpenPair{{Rank: projector.MakeRank("prefill", 0), To: projector.MakeRank("decode", 0)}}
+
+// openSlot opens the next room on the pages of a slot.
+func (b *PairBench) openSlot(ctx context.Context, i int) error {
+	_, err := b.decode.loop.ask(ctx, task{cmd: projector.OpenRoom{Room: b.next + 1, Pages: b.slot(i), Aux: -1, Pairs: benchPair}})
+	if err != nil {
+		return errors.Wrapf(err, "open room %d", b.next+1)
+	}
+	b.next++
+	return nil
+}
+
+// Open opens n rooms and waits until prefill has the metadata of all.
+func (b *PairBench) Open(ctx context.Context, n int) error {
 	for i := range n {
-		_, err := b.decode.loop.ask(ctx, task{cmd: projector.OpenRoom{
-			Room: b.next + 1, Pages: []uint32{uint32(i)}, Aux: -1, Pairs: pair, //nolint:gosec // below rooms
-		}})
-		if err != nil {
-			return errors.Wrapf(err, "open room %d", b.next+1)
+		if err := b.openSlot(ctx, i); err != nil {
+			return err
 		}
-		b.next++
 	}
 	for range n {
 		if _, err := await(ctx, b.ready, enginepb.Notice_KIND_READY); err != nil {
@@ -135,7 +169,7 @@ func (b *AbortBench) Open(ctx context.Context, n int) error {
 }
 
 // AbortAll aborts every open room at once and waits until all pages are free.
-func (b *AbortBench) AbortAll(ctx context.Context) (AbortRun, error) {
+func (b *PairBench) AbortAll(ctx context.Context) (AbortRun, error) {
 	var rooms int
 	if err := b.decode.loop.see(func(m *projector.Machine, _ uint64) { rooms = m.Rooms() }); err != nil {
 		return AbortRun{}, err
@@ -144,12 +178,12 @@ func (b *AbortBench) AbortAll(ctx context.Context) (AbortRun, error) {
 }
 
 // AbortEach aborts the open rooms, the next when the pages of the last are free.
-func (b *AbortBench) AbortEach(ctx context.Context, n int) (AbortRun, error) {
+func (b *PairBench) AbortEach(ctx context.Context, n int) (AbortRun, error) {
 	return b.abort(ctx, n, 1)
 }
 
 // abort aborts the newest n rooms, oldest first, so many at once.
-func (b *AbortBench) abort(ctx context.Context, n, atOnce int) (AbortRun, error) {
+func (b *PairBench) abort(ctx context.Context, n, atOnce int) (AbortRun, error) {
 	run := AbortRun{Latency: make([]time.Duration, 0, n)}
 	sent := make(map[uint64]time.Time, atOnce)
 	first := b.next + 1 - uint64(n) //nolint:gosec // positive
@@ -182,7 +216,7 @@ func await(ctx context.Context, s *subscriber, kind enginepb.Notice_Kind) (*engi
 		case m, ok := <-s.ch:
 			switch {
 			case !ok:
-				return nil, errors.New("the node has ended, or its notices were not read in time")
+				return nil, errNotices
 			case m.Kind == kind:
 				return m, nil
 			}
@@ -201,7 +235,7 @@ func cpuTime() time.Duration {
 }
 
 // Close ends both nodes.
-func (b *AbortBench) Close() error {
+func (b *PairBench) Close() error {
 	var err error
 	for _, n := range []*Node{b.decode, b.prefill} {
 		if n != nil {

@@ -45,7 +45,9 @@ func (m *Machine) sendChunk(c SendChunk) {
 		m.post(r, c)
 		m.settleP(r)
 	}
-	m.touchAny(r.Seq)
+	if r.timer == 0 || r.timer > m.now.Clock+millis(m.cfg.TransferTimeout) {
+		m.touchAny(r.Seq)
+	}
 }
 
 func (m *Machine) skip(r *PRoom, c SendChunk, why string) {
@@ -151,7 +153,9 @@ func (m *Machine) writeDone(c WriteDone) {
 		m.emit(e)
 	}
 	m.settleP(r)
-	m.touchAny(r.Seq)
+	if r.timer == 0 || !r.writing() { // else the timer is that of a write under way: early, never late
+		m.touchAny(r.Seq)
+	}
 }
 
 func (m *Machine) uncertain(r *PRoom, t *Token, why string) {

@@ -333,7 +333,7 @@ func (m *Machine) failP(r *PRoom, cause events.AbortCause, reason, who string) {
 		if cause == events.AbortCause_ABORT_CAUSE_RESTART && d.Boot != 0 {
 			continue // a pdlog peer sees the new life itself, and asks
 		}
-		drained := r.openTokens(d.Rank) == 0
+		drained := !r.open(d.Rank)
 		m.sendStatus(r.Room, r.Seq, d.Rank, d.To, d.Address, d.RoomSeq, false, reason, &drained)
 	}
 }
@@ -373,7 +373,7 @@ func (m *Machine) conclude(r *PRoom) {
 		if pr.Concluded || r.dummyRank(rank) {
 			continue
 		}
-		if !r.lastPosted(rank) || r.openTokens(rank) > 0 || r.queuedFor(rank) || !r.ready(rank) {
+		if !r.lastPosted(rank) || r.open(rank) || r.queuedFor(rank) || !r.ready(rank) {
 			all = false
 			continue
 		}

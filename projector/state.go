@@ -415,6 +415,27 @@ func (r *PRoom) openTokens(rank RankID) int {
 	return n
 }
 
+// open: a write of the rank may still land. A room has thousands of tokens, and
+// this is asked at the end of each.
+func (r *PRoom) open(rank RankID) bool {
+	for _, t := range r.Tokens {
+		if t.Rank == rank {
+			return true
+		}
+	}
+	return false
+}
+
+// writing: a write is under way whose end is expected.
+func (r *PRoom) writing() bool {
+	for _, t := range r.Tokens {
+		if !t.Uncertain {
+			return true
+		}
+	}
+	return false
+}
+
 func (r *PRoom) rank(id RankID) *PRank {
 	p := r.Ranks[id]
 	if p == nil {

@@ -12,7 +12,7 @@ import (
 
 // Cases are all rows, in the order of the table.
 func Cases() []Case {
-	return slices.Concat(controlCases(), roomCases(), rdmaCases())
+	return slices.Concat(transferCases(), controlCases(), roomCases(), rdmaCases())
 }
 
 // Case measures one row.

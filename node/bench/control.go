@@ -24,6 +24,8 @@ const (
 	controlRate  = 150000 // messages a second and core
 	controlRooms = 2000   // aborted at once in a round of the rate
 	decodeBar    = 20.0   // times the stand-in
+
+	inFlight = 10 * time.Millisecond // that a write takes which an abort meets
 )
 
 func controlCases() []Case {
@@ -32,6 +34,7 @@ func controlCases() []Case {
 		{Name: "control/decode", Run: controlDecode},
 		{Name: "control/abort-p50", Share: 2, Run: abortLatency(0.5, abortP50Bar)},
 		{Name: "control/abort-p99", Share: 2, Run: abortLatency(0.99, abortP99Bar)},
+		{Name: "control/abort-writing-p50", Share: 2, Run: abortWriting},
 		{Name: "control/abort-1000-p99", Share: 2, Run: abortBurst},
 	}
 }
@@ -46,13 +49,13 @@ func quantile(v []time.Duration, q float64) time.Duration {
 }
 
 // pair starts two nodes in a folder of their own, for work to use.
-func pair(ctx context.Context, rooms int, sockets bool, work func(dir string, b *node.AbortBench) error) (err error) {
+func pair(ctx context.Context, shape node.PairShape, work func(dir string, b *node.PairBench) error) (err error) {
 	dir, err := os.MkdirTemp("", "pdbench")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.CombineErrors(err, os.RemoveAll(dir)) }()
-	b, err := node.NewAbortBench(ctx, dir, rooms, sockets)
+	b, err := node.NewPairBench(ctx, dir, shape)
 	if err != nil {
 		return err
 	}
@@ -64,7 +67,7 @@ func pair(ctx context.Context, rooms int, sockets bool, work func(dir string, b 
 // sockets, by the CPU time of both.
 func controlMessages(ctx context.Context, t Timing) (Result, error) {
 	var rates []float64
-	err := pair(ctx, controlRooms, false, func(_ string, b *node.AbortBench) error {
+	err := pair(ctx, node.PairShape{Rooms: controlRooms, Memory: true}, func(_ string, b *node.PairBench) error {
 		began := time.Now()
 		for round := 0; round < t.Rounds && (round < 2 || time.Since(began) < t.Budget); round++ {
 			if err := b.Open(ctx, controlRooms); err != nil {
@@ -112,7 +115,7 @@ func controlDecode(ctx context.Context, t Timing) (Result, error) {
 func abortLatency(q, bar float64) func(context.Context, Timing) (Result, error) {
 	return func(ctx context.Context, t Timing) (Result, error) {
 		var value, parts, ratios []float64
-		err := pair(ctx, 64, true, func(dir string, b *node.AbortBench) error {
+		err := pair(ctx, node.PairShape{Rooms: 64}, func(dir string, b *node.PairBench) error {
 			p, err := newParts(ctx, dir)
 			if err != nil {
 				return err
@@ -146,6 +149,41 @@ func abortLatency(q, bar float64) func(context.Context, Timing) (Result, error) 
 			Ratio: Median(ratios), Bar: bar, AtMost: true,
 		}, err
 	}
+}
+
+// abortWriting: the same while a write is in flight that lands after inFlight,
+// beside the drain and the bound of an abort with nothing in flight.
+func abortWriting(ctx context.Context, t Timing) (Result, error) {
+	var value, limit, ratios []float64
+	err := pair(ctx, node.PairShape{Rooms: 1, Fault: fmt.Sprintf("late:%v:100%%", inFlight)}, func(dir string, b *node.PairBench) error {
+		p, err := newParts(ctx, dir)
+		if err != nil {
+			return err
+		}
+		defer p.close()
+		began := time.Now()
+		for round := 0; round < t.Rounds && (round < 2 || time.Since(began) < t.Budget); round++ {
+			const n = 16
+			beyond, err := b.AbortInFlight(ctx, n, inFlight)
+			if err != nil {
+				return err
+			}
+			sum, err := p.sum(ctx, n, 0.5)
+			if err != nil {
+				return err
+			}
+			if round == 0 {
+				continue // warm now
+			}
+			x, most := float64(quantile(beyond, 0.5)+inFlight), float64(inFlight)+abortP50Bar*float64(sum)
+			value, limit, ratios = append(value, x), append(limit, most), append(ratios, x/most)
+		}
+		return nil
+	})
+	return Result{
+		Value: Median(value) / 1e3, Unit: "us", Against: fmt.Sprintf("a drain of %v + %.1f x the parts, %.0f us", inFlight, abortP50Bar, Median(limit)/1e3),
+		Ratio: Median(ratios), Bar: 1, AtMost: true,
+	}, err
 }
 
 // parts measures what an abort cannot do without: two hops of a control message
@@ -235,7 +273,7 @@ func abortBurst(ctx context.Context, t Timing) (Result, error) {
 	}
 	defer func() { _ = theirs.close() }()
 	var value, ratios []float64
-	err = pair(ctx, burstRooms, true, func(_ string, b *node.AbortBench) error {
+	err = pair(ctx, node.PairShape{Rooms: burstRooms}, func(_ string, b *node.PairBench) error {
 		for round := -1; round < t.Rounds; round++ {
 			if err := b.Open(ctx, burstRooms); err != nil {
 				return err
