@@ -169,8 +169,14 @@ func DecodeFrameIf(b []byte, node string, want func(Head) bool, visit func(*Even
 		hlc += delta
 		before := chain
 		chain = chainNext(prefix[:], before, seq, hlc, rec)
-		if visit != nil && (want == nil || wanted(rec, seq, want)) {
-			e := new(Event)
+		if visit == nil {
+			seq++
+			continue
+		}
+		h, ok := peek(rec)
+		h.Seq, h.Record = seq, rec
+		if !ok || want == nil || want(h) {
+			e := newEvent(h.Type)
 			if err := e.UnmarshalVT(rec); err != nil {
 				return FrameInfo{}, fmt.Errorf("%w: record %d: %w", ErrFrameMalformed, seq, err)
 			}

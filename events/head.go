@@ -33,12 +33,6 @@ func HeadOf(e *Event) Head {
 	return h
 }
 
-func wanted(rec []byte, seq uint64, want func(Head) bool) bool {
-	h, ok := peek(rec)
-	h.Seq, h.Record = seq, rec
-	return !ok || want(h)
-}
-
 // peek reads a record up to its payload. Fields come in order, as a FrameWriter
 // writes them; a record of any other writer is read to its end.
 func peek(rec []byte) (h Head, ok bool) {

@@ -22,10 +22,8 @@ type pages struct {
 	file *os.File
 	size int64
 
-	ahead    int64  // bytes to read at a time, 0 = as many as are asked for
-	window   []byte // what was read ahead
-	windowAt int64
-	opened   uint64 // the newest transaction when it was opened
+	windows *windows // what was read of a stream; nil = as much as is asked for
+	opened  uint64   // the newest transaction when it was opened
 
 	pageSize int64
 	boltMeta            // the one that is read
@@ -108,15 +106,12 @@ func openPagesStream(path string) (*pages, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.ahead, p.opened = readAhead, p.txid
+	p.windows, p.opened = &windows{}, p.txid
 	if err := unix.Flock(int(p.file.Fd()), unix.LOCK_UN); err != nil { //nolint:gosec // a descriptor
 		return nil, errors.CombineErrors(errors.Wrapf(err, "unlock %s", path), p.close())
 	}
 	return p, nil
 }
-
-// readAhead is small enough that hundreds of logs can be read side by side.
-const readAhead = 256 << 10
 
 // changed says whether the file was written to, or is about to be, since it was
 // opened.
@@ -142,7 +137,7 @@ func (p *pages) bad(format string, args ...any) error {
 	return &CorruptError{File: p.path, Err: errors.Wrapf(errPages, format, args...)}
 }
 
-// read gives n bytes at off.
+// read gives n bytes at off. Those of a stream are good until the next read.
 func (p *pages) read(off, n int64) ([]byte, error) {
 	if off < 0 || n < 0 || off > p.size || n > p.size-off {
 		return nil, p.bad("%d bytes at %d are outside the file of %d", n, off, p.size)
@@ -150,18 +145,26 @@ func (p *pages) read(off, n int64) ([]byte, error) {
 	if p.data != nil {
 		return p.data[off : off+n : off+n], nil
 	}
-	if at := off - p.windowAt; at >= 0 && at+n <= int64(len(p.window)) {
-		return p.window[at : at+n : at+n], nil
+	var b []byte
+	var err error
+	if p.windows != nil {
+		b, err = p.windows.read(p.file, p.size, off, n)
+	} else {
+		b = make([]byte, n)
+		_, err = p.file.ReadAt(b, off)
 	}
-	// Slices of the window before are still in use up the tree: it is not reused.
-	b := make([]byte, min(max(n, p.ahead), p.size-off))
-	if _, err := p.file.ReadAt(b, off); err != nil {
+	if err != nil {
 		return nil, &CorruptError{File: p.path, Err: errors.Wrapf(err, "read %d bytes at %d", n, off)}
 	}
-	if p.ahead > 0 {
-		p.window, p.windowAt = b, off
+	return b, nil
+}
+
+// keep is b for longer than until the next read.
+func (p *pages) keep(b []byte) []byte {
+	if p.windows == nil {
+		return b
 	}
-	return b[:n:n], nil
+	return bytes.Clone(b)
 }
 
 // findMeta takes the valid meta page with the higher transaction id.
@@ -245,6 +248,9 @@ func (p *pages) walkPage(b []byte, depth int, lastOnly bool, visit func(flags ui
 	if lastOnly && count > 0 {
 		from = count - 1
 	}
+	if flags == flagBranch { // its children are read while it is walked
+		b = p.keep(b)
+	}
 	for i := from; i < count; i++ {
 		at := pageHeaderLen + i*pageElementLen
 		e := b[at:]
@@ -283,7 +289,7 @@ func (p *pages) bucket(name []byte, lastOnly bool, visit func(k, v []byte) error
 	}
 	err = p.walkPage(root, 0, false, func(flags uint32, k, v []byte) error {
 		if flags&flagBucket != 0 && bytes.Equal(k, name) {
-			val = v
+			val = p.keep(v) // the bucket itself, when it is small
 		}
 		return nil
 	})
@@ -313,7 +319,7 @@ func (p *pages) bucket(name []byte, lastOnly bool, visit func(k, v []byte) error
 func (p *pages) view() (segmentView, error) {
 	meta := map[string][]byte{}
 	ok, err := p.bucket(bucketMeta, false, func(k, v []byte) error {
-		meta[string(k)] = v
+		meta[string(k)] = p.keep(v)
 		return nil
 	})
 	if err != nil {
@@ -325,7 +331,7 @@ func (p *pages) view() (segmentView, error) {
 	var tip []byte
 	if _, err := p.bucket(bucketTip, false, func(k, v []byte) error {
 		if bytes.Equal(k, keyTip) {
-			tip = v
+			tip = p.keep(v)
 		}
 		return nil
 	}); err != nil {
@@ -343,7 +349,7 @@ func (p *pages) view() (segmentView, error) {
 			return err
 		},
 		last: func() (v []byte, err error) {
-			_, err = p.bucket(bucketFrames, true, func(_, b []byte) error { v = b; return nil })
+			_, err = p.bucket(bucketFrames, true, func(_, b []byte) error { v = p.keep(b); return nil })
 			return v, err
 		},
 	}, nil

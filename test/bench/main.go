@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"time"
 
@@ -35,8 +36,20 @@ func main() {
 	total := flag.Int("events", 1_000_000, "events of the log that is read back")
 	dir := flag.String("dir", "", "where the logs are written; default the directory for temporary files")
 	only := flag.String("only", "", "commit, producers, rooms, replay, append or reopen; default all but reopen")
+	profile := flag.String("cpuprofile", "", "write a CPU profile of the whole run to this file")
 	flag.Parse()
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(3)
+		}
+	}
 	rows, err := run(*dir, *only, *rounds, *slice, *total)
+	pprof.StopCPUProfile()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(3)
