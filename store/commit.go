@@ -74,7 +74,13 @@ func (l *Log) take(batch *events.FrameBatch) (wait time.Duration, more bool) {
 			return wait, true
 		}
 	}
+	if l.urgent && !l.closed && pending < lingerBytes {
+		if wait := l.crowd.wait(time.Now()); wait > 0 {
+			return wait, true
+		}
+	}
 	l.urgent = false
+	l.crowd.leave(time.Now())
 	l.w.Swap(batch)
 	l.queued.Add(int64(batch.Bytes() - pending)) // checksum of the frame that was open
 	return 0, true

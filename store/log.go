@@ -112,6 +112,7 @@ type Log struct {
 	w       *events.FrameWriter
 	since   time.Time // when the oldest pending event came
 	urgent  bool      // somebody waits for what is pending
+	crowd   crowd     // how many do
 	closed  bool
 	err     error // poison
 	waiters []waiter
@@ -206,10 +207,12 @@ func (l *Log) Append(evs []*events.Event, class events.Class) error {
 		l.since = time.Now()
 	}
 	l.queued.Add(int64(l.w.Bytes() - before))
+	first := before == 0 || class == events.Sync && !l.urgent
 	if class == events.Sync {
 		l.urgent = true
+		l.crowd.pending++
 	}
-	if before == 0 || l.urgent || l.w.Bytes() >= lingerBytes {
+	if first || l.urgent && l.crowd.here() || l.w.Bytes() >= lingerBytes {
 		l.poke()
 	}
 	return nil
@@ -278,7 +281,7 @@ func (l *Log) Wait(ctx context.Context, seq uint64) error {
 	}
 	w := waiter{seq: seq, ch: make(chan error, 1)}
 	l.waiters = append(l.waiters, w)
-	if l.w.Bytes() > 0 {
+	if l.w.Bytes() > 0 && !l.urgent { // else the committer knows
 		l.urgent = true
 		l.poke()
 	}
@@ -370,6 +373,7 @@ func (l *Log) advance(seq uint64) error {
 		return l.err
 	}
 	l.durable.Store(seq)
+	l.crowd.acknowledge(time.Now())
 	l.waiters = slices.DeleteFunc(l.waiters, func(w waiter) bool {
 		if w.seq <= seq {
 			w.ch <- nil

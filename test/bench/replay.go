@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -118,6 +119,7 @@ func replay(dir string, rounds, total int) ([]row, error) {
 		return nil, err
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // as pdreplay verify has it
 	ways := []struct {
 		name string
 		read func() (int, error)
