@@ -65,6 +65,7 @@ demo: build ## the main job on this machine: real processes, every byte checked
 
 deps-test: deps
 	$(call apt,strace python3 python3-protobuf python3-zmq)
+	-$(call apt,chromium)
 
 test: build deps-test ## all tests, with the race detector
 	$(GO) test -race -count=1 -timeout 15m ./...
@@ -157,7 +158,15 @@ interop: deps-test ## peers written from the wire's description alone; junk for 
 	PDLOG_INTEROP=1 $(GO) test -count=1 -v ./test/interop
 test-browser: deps ## the node's page, and the pictures of pdreplay, in a real Chromium
 	$(call apt,chromium)
-	PDLOG_BROWSER=1 $(GO) test -count=1 -run 'TestInABrowser|TestPageInABrowser' ./replay/picture ./node
+	PDLOG_BROWSER=1 PDLOG_PICTURE_EVENTS=1000000 $(GO) test -count=1 -v -timeout 20m -run 'TestInABrowser|TestPageInABrowser|TestALargeFleet' ./replay/picture ./node
+
+# A small demo of today's practice: pages freed by a timer, late writes.
+.PHONY: screenshots
+screenshots: build ## the pictures of an incident report in docs/, of a new incident
+	$(call apt,chromium)
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	$(BIN)/pdnode demo --requests 14 --pages 96 --seed 3 --abort-percent 40 --release-policy timeout --ack-timeout 20ms --fault late:500ms:30% --data-dir "$$dir" || [ $$? = 1 ]; \
+	PDLOG_SCREENSHOTS=$(CURDIR)/docs PDLOG_SCREENSHOT_LOGS="$$dir" $(GO) test -count=1 -run TestScreenshots ./replay/picture
 
 test-rxe: deps ## rdma/verbs and a demo over it on kernel verbs (Soft-RoCE under QEMU)
 	RXE_TIMEOUT=$${RXE_TIMEOUT:-1200} test/rxe/run.sh

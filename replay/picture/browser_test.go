@@ -14,17 +14,16 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/pdlog/pdlog/replay"
 )
 
-// browser starts Chromium; its pages must not throw.
+// browser starts Chromium, where there is one; its pages must not throw.
 func browser(t *testing.T) context.Context {
 	t.Helper()
-	if os.Getenv("PDLOG_BROWSER") == "" && os.Getenv("PDLOG_SCREENSHOTS") == "" {
-		t.Skip("needs PDLOG_BROWSER=1 and chromium, and a minute")
-	}
 	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("needs chromium")
+	if err != nil || testing.Short() {
+		t.Skip("needs the browser chromium (Debian's package of that name), and some seconds")
 	}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.WindowSize(1366, 900), chromedp.WSURLReadTimeout(2*time.Minute), chromedp.UserDataDir(t.TempDir()))
@@ -163,9 +162,15 @@ func readableInTheDark(t *testing.T, ctx context.Context, html string) {
 }
 
 // More events than are shown one by one: the lanes are drawn, and n goes to the
-// late write.
+// late write. PDLOG_PICTURE_EVENTS=1000000 makes it as many.
 func largePageOpens(t *testing.T, ctx context.Context) {
-	visit(t, ctx, timelineOf(t, logsOf(t, fleet(t, 800))), "dark")
+	html := timelineOf(t, logsOf(t, fleet(t, 800)))
+	if os.Getenv("PDLOG_PICTURE_EVENTS") != "" {
+		html, _ = largeTimeline(t)
+	}
+	start := time.Now()
+	visit(t, ctx, html, "dark")
+	t.Logf("a page of %d KiB opened in %v", len(html)>>10, time.Since(start).Round(time.Millisecond))
 	if n := count(t, ctx, "#chart rect.busy"); n < 100 {
 		t.Errorf("%d bars show how busy the lanes were", n)
 	}
@@ -175,26 +180,27 @@ func largePageOpens(t *testing.T, ctx context.Context) {
 	}
 }
 
-// TestScreenshots writes pictures of the pages into the folder that
-// PDLOG_SCREENSHOTS names, for the documents.
+// TestScreenshots takes pictures for the documents (make screenshots): of the report
+// on the logs in PDLOG_SCREENSHOT_LOGS, into the folder PDLOG_SCREENSHOTS.
 func TestScreenshots(t *testing.T) {
-	dir := os.Getenv("PDLOG_SCREENSHOTS")
-	if dir == "" {
-		t.Skip("needs PDLOG_SCREENSHOTS=DIR")
+	dir, src := os.Getenv("PDLOG_SCREENSHOTS"), os.Getenv("PDLOG_SCREENSHOT_LOGS")
+	if dir == "" || src == "" {
+		t.Skip("needs PDLOG_SCREENSHOTS=DIR and PDLOG_SCREENSHOT_LOGS=SRC")
 	}
 	ctx := browser(t)
-	shots := map[string]string{
-		"report": reportOf(t, scenarioLogs(t, incident)), "timeline": timelineOf(t, scenarioLogs(t, incident)),
-		"fleet": timelineOf(t, logsOf(t, fleet(t, 400))), "large": timelineOf(t, logsOf(t, fleet(t, 800))),
+	logs, err := replay.Open(t.Context(), []string{src})
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, html := range shots {
-		for _, scheme := range []string{"light", "dark"} {
-			var png []byte
-			visit(t, ctx, html, scheme)
-			do(t, ctx, chromedp.Focus("#chart"), chromedp.KeyEvent("n"), settled, chromedp.Evaluate("scrollTo(0,0)", nil), settled, chromedp.CaptureScreenshot(&png))
-			if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".png"), png, 0o600); err != nil {
-				t.Fatal(err)
-			}
+	html := reportOf(t, logs)
+	for name, top := range map[string]string{"incident-report": "body", "incident-timeline": "#timeline"} {
+		scheme := map[string]string{"incident-report": "light", "incident-timeline": "dark"}[name]
+		var png []byte
+		visit(t, ctx, html, scheme)
+		do(t, ctx, chromedp.Focus("#chart"), chromedp.KeyEvent("n"), settled,
+			chromedp.Evaluate(fmt.Sprintf("document.querySelector(%q).scrollIntoView()", top), nil), settled, chromedp.CaptureScreenshot(&png))
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
