@@ -4433,12 +4433,16 @@ func (x *LateWriteRejected) GetWrites() uint64 {
 	return 0
 }
 
+// PageCheckFailed: bytes of a page are not what they should be; the wrong ones lie
+// in page_len bytes from page_off on. Several stretches are events of their own.
 type PageCheckFailed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Page          uint32                 `protobuf:"varint,1,opt,name=page,proto3" json:"page,omitempty"`
 	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
 	AfterSuccess  bool                   `protobuf:"varint,4,opt,name=after_success,json=afterSuccess,proto3" json:"after_success,omitempty"`
+	PageOff       uint64                 `protobuf:"varint,5,opt,name=page_off,json=pageOff,proto3" json:"page_off,omitempty"`
+	PageLen       uint64                 `protobuf:"varint,6,opt,name=page_len,json=pageLen,proto3" json:"page_len,omitempty"` // 0 = it is not known which bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4499,6 +4503,20 @@ func (x *PageCheckFailed) GetAfterSuccess() bool {
 		return x.AfterSuccess
 	}
 	return false
+}
+
+func (x *PageCheckFailed) GetPageOff() uint64 {
+	if x != nil {
+		return x.PageOff
+	}
+	return 0
+}
+
+func (x *PageCheckFailed) GetPageLen() uint64 {
+	if x != nil {
+		return x.PageLen
+	}
+	return 0
 }
 
 type PageCheckSkipped struct {
@@ -6930,12 +6948,14 @@ const file_events_proto_rawDesc = "" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05pages\x18\x03 \x03(\rR\x05pages\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06writes\x18\x05 \x01(\x04R\x06writes\"r\n" +
+	"\x06writes\x18\x05 \x01(\x04R\x06writes\"\xa8\x01\n" +
 	"\x0fPageCheckFailed\x12\x12\n" +
 	"\x04page\x18\x01 \x01(\rR\x04page\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x12#\n" +
-	"\rafter_success\x18\x04 \x01(\bR\fafterSuccess\"*\n" +
+	"\rafter_success\x18\x04 \x01(\bR\fafterSuccess\x12\x19\n" +
+	"\bpage_off\x18\x05 \x01(\x04R\apageOff\x12\x19\n" +
+	"\bpage_len\x18\x06 \x01(\x04R\apageLen\"*\n" +
 	"\x10PageCheckSkipped\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xe2\x01\n" +
 	"\vWriteLanded\x12\x0e\n" +

@@ -3945,6 +3945,16 @@ func (m *PageCheckFailed) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.PageLen != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.PageLen))
+		i--
+		dAtA[i] = 0x30
+	}
+	if m.PageOff != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.PageOff))
+		i--
+		dAtA[i] = 0x28
+	}
 	if m.AfterSuccess {
 		i--
 		if m.AfterSuccess {
@@ -7698,6 +7708,12 @@ func (m *PageCheckFailed) SizeVT() (n int) {
 	}
 	if m.AfterSuccess {
 		n += 2
+	}
+	if m.PageOff != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.PageOff))
+	}
+	if m.PageLen != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.PageLen))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -18120,6 +18136,44 @@ func (m *PageCheckFailed) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.AfterSuccess = bool(v != 0)
+		case 5:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PageOff", wireType)
+			}
+			m.PageOff = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.PageOff |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PageLen", wireType)
+			}
+			m.PageLen = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.PageLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -227,7 +227,7 @@ func (e *engine) Finish(ctx context.Context, req *connect.Request[enginepb.RoomR
 // ReportPage records wrong bytes.
 func (e *engine) ReportPage(ctx context.Context, req *connect.Request[enginepb.ReportPageRequest]) (*connect.Response[enginepb.Done], error) {
 	q := req.Msg
-	return e.do(ctx, projector.PageReport{Room: q.Room, Page: q.Page, To: projector.RankID(q.To), Detail: q.Detail})
+	return e.do(ctx, projector.PageReport{Room: q.Room, Page: q.Page, To: projector.RankID(q.To), Detail: q.Detail, PageOff: q.PageOff, PageLen: q.PageLen})
 }
 
 // OpenSend waits for a room's metadata on prefill.

@@ -70,7 +70,11 @@ func (r *receivePlane) reports(g *grant, bad []rdma.Range, format string) []proj
 	var out []projector.PageReport
 	for _, b := range bad {
 		for p := b.Off / m.pageBytes; p <= (b.End()-1)/m.pageBytes; p++ {
-			out = append(out, projector.PageReport{Room: g.room, Page: uint32(p), To: g.to, Detail: fmt.Sprintf(format, g.rank)}) //nolint:gosec // pages are below 2^32
+			from, to := max(b.Off, p*m.pageBytes), min(b.End(), (p+1)*m.pageBytes)
+			out = append(out, projector.PageReport{
+				Room: g.room, Page: uint32(p), To: g.to, Detail: fmt.Sprintf(format, g.rank), //nolint:gosec // pages are below 2^32
+				PageOff: from - p*m.pageBytes, PageLen: to - from,
+			})
 		}
 	}
 	return out
@@ -82,7 +86,7 @@ func (r *receivePlane) reports(g *grant, bad []rdma.Range, format string) []proj
 func (r *receivePlane) differ(n rdma.Notif) {
 	r.mu.Lock()
 	g := r.grants[uint64(n.Tag)]
-	pages, _, _ := r.touched(n.Ranges)
+	pages, _, part := r.touched(n.Ranges)
 	r.mu.Unlock()
 	if g == nil || g.foreign {
 		r.tell(projector.Rejected{Kind: "write", Reason: "checksum of a write under a key that is not known", From: string(n.Peer)})
@@ -91,7 +95,8 @@ func (r *receivePlane) differ(n rdma.Notif) {
 	for _, p := range pages {
 		r.tell(projector.PageReport{
 			Room: g.room, Page: p, To: g.to,
-			Detail: fmt.Sprintf("chunk %d of %s landed with other bytes than were sent", n.Meta, g.rank),
+			Detail:  fmt.Sprintf("chunk %d of %s landed with other bytes than were sent", n.Meta, g.rank),
+			PageOff: part.Off, PageLen: part.Len,
 		})
 	}
 }

@@ -107,7 +107,7 @@ func TestCheckNamesThePagesThatChanged(t *testing.T) {
 	b.mem.kv[3*4096] ^= 1 // not of this room
 	const detail = "bytes changed after they landed from p0/0"
 	want := projector.PagesChecked{RoomSeq: 3, Bad: []projector.PageReport{
-		{Room: 7, Page: 2, To: "d0/0", Detail: detail}, {Room: 7, Page: 5, To: "d0/0", Detail: detail},
+		{Room: 7, Page: 2, To: "d0/0", Detail: detail, PageLen: 4096}, {Room: 7, Page: 5, To: "d0/0", Detail: detail, PageLen: 4096},
 	}}
 	if d := cmp.Diff(want, b.check(t)); d != "" {
 		t.Errorf("pages 2 and 5 have changed: %s", d)

@@ -183,6 +183,8 @@ type PageReport struct {
 	Page   uint32
 	To     RankID
 	Detail string
+	// The wrong bytes lie in PageLen bytes of the page from PageOff on; 0: not known.
+	PageOff, PageLen uint64
 }
 
 // PagesChecked is the outcome of a CheckPages effect.

@@ -290,7 +290,7 @@ func (m *Machine) pagesChecked(c PagesChecked) {
 
 func (m *Machine) pageFailed(room uint64, seq roomKey, b PageReport, after bool) {
 	m.emit(&events.Event{Room: room, RoomSeq: seq, Payload: &events.Event_PageCheckFailed{PageCheckFailed: &events.PageCheckFailed{
-		Page: b.Page, To: string(b.To), Detail: b.Detail, AfterSuccess: after,
+		Page: b.Page, To: string(b.To), Detail: b.Detail, AfterSuccess: after, PageOff: b.PageOff, PageLen: b.PageLen,
 	}}})
 }
 

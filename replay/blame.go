@@ -30,6 +30,14 @@ type Incident struct {
 	Certainty string `json:"certainty"`
 	// CheckFailedSeq is the event that found wrong bytes, 0 if none did.
 	CheckFailedSeq uint64 `json:"check_failed_seq"`
+	// Bytes are which bytes of the page the write wrote; none if the logs do not tell
+	// how memory is laid out, or there is no writer.
+	Bytes []Part `json:"bytes"`
+	// WrongBytes are the stretches in which bytes were found wrong.
+	WrongBytes []Stretch `json:"wrong_bytes,omitempty"`
+	// Cleared are the other writes of the writers' rooms to the same page: slices of
+	// it, of which the logs show that they did no harm.
+	Cleared []Clearing `json:"cleared,omitempty"`
 	// Others are further writes that reached the page while it was the victim's:
 	// a page that several ranks write slices of has a culprit for each.
 	Others []Culprit `json:"others,omitempty"`
@@ -47,7 +55,16 @@ type Culprit struct {
 	WriterRoom    uint64 `json:"writer_room"`
 	WriterRoomSeq uint64 `json:"writer_room_seq"` // on the decode node
 	Chunk         uint32 `json:"chunk"`
-	LandedAt      Time   `json:"write_landed_at"`
+	LandedAt      *Time  `json:"write_landed_at"`
+	Certainty     string `json:"certainty"` // landed, possible
+	Bytes         []Part `json:"bytes"`
+}
+
+// Stretch is n bytes of a page on a decode rank.
+type Stretch struct {
+	To  string `json:"to"`
+	Off uint64 `json:"off_bytes"`
+	Len uint64 `json:"len_bytes"`
 }
 
 type incidentKey struct {
@@ -61,13 +78,15 @@ type blamer struct {
 	h     *History
 	late  map[*Room][]*Landing // by the writer's room
 	found map[incidentKey]*Incident
+	// writers are the rooms whose writes an incident names
+	writers map[*Incident][]*Room
 }
 
 // Blame lists the incidents of a history in the order in which they happened.
 // A write is a suspect only if nothing proves that it had ended before its
 // room's pages were released: a room with a proper ACK gives none.
 func Blame(h *History) []*Incident {
-	b := &blamer{h: h, late: map[*Room][]*Landing{}, found: map[incidentKey]*Incident{}}
+	b := &blamer{h: h, late: map[*Room][]*Landing{}, found: map[incidentKey]*Incident{}, writers: map[*Incident][]*Room{}}
 	for _, l := range h.Landings {
 		b.landing(l)
 	}
@@ -77,6 +96,7 @@ func Blame(h *History) []*Incident {
 	for _, c := range h.Checks {
 		b.check(c)
 	}
+	b.clear()
 	out := make([]*Incident, 0, len(b.found))
 	for _, in := range b.found {
 		out = append(out, in)
@@ -98,7 +118,7 @@ func (b *blamer) landing(l *Landing) {
 		foreign := owner != nil && owner.Room != l.Room
 		if l.After || foreign {
 			chunk := l.Chunk
-			b.add(page, owner, l.Room, l.Rank, &chunk, l.Mark, l.Mark)
+			b.add(page, owner, l.Room, suspicion{l.Rank, &chunk, "landed", l.Mark, b.h.partsOf(l, page)}, l.Mark)
 		}
 	}
 }
@@ -122,7 +142,7 @@ func (b *blamer) lateWrite(w *Write) {
 	for _, page := range w.Pages {
 		owner := b.h.ownerAt(r.Node, page, w.Ended)
 		if late || owner != nil && owner.Room != r && !slices.Contains(r.Pages, page) {
-			b.add(page, owner, r, w.Rank, &chunk, w.Ended, w.Ended)
+			b.add(page, owner, r, suspicion{w.Rank, &chunk, "landed", w.Ended, w.Parts(page)}, w.Ended)
 		}
 	}
 }
@@ -146,9 +166,10 @@ func (b *blamer) suspect(w *Write, r *Room) bool {
 	return !r.Released.proven[k] || w.vouched
 }
 
-// check: bytes were found wrong. The writer is the late write that landed in
-// the page while the room had it; else one that was still open then; else a
-// rank whose room lost the page without evidence.
+// check: bytes were found wrong. The writer is the late write that landed there
+// while the room had the page; else one that was still open then; else a rank
+// whose room lost the page without evidence. Where the check says which bytes,
+// a write of other bytes of the page is none of them.
 func (b *blamer) check(c *PageCheck) {
 	owner := b.h.ownerAt(c.Node, c.Page, c.Mark)
 	if owner == nil || owner.Room != c.Room {
@@ -159,26 +180,34 @@ func (b *blamer) check(c *PageCheck) {
 			}
 		}
 	}
-	if in := b.found[incidentKey{c.Node, c.Page, c.Room.Seq, 0}]; in != nil {
+	in := b.found[incidentKey{c.Node, c.Page, c.Room.Seq, 0}]
+	if in == nil || !in.explains(c) {
+		if w, r := b.openInto(c, owner); w != nil {
+			chunk := w.Chunk
+			in = b.add(c.Page, owner, r, suspicion{w.Rank, &chunk, "possible", w.Ended, w.Parts(c.Page)}, c.Mark)
+			in.Evidence = append(in.Evidence, evidenceOf(w.Posted))
+		} else if in == nil {
+			s := suspicion{certainty: "unknown"}
+			r, rank := b.unproven(c, owner)
+			if r != nil {
+				s = suspicion{rank: rank, certainty: "possible"}
+			}
+			in = b.add(c.Page, owner, r, s, c.Mark)
+		}
+	}
+	if in.CheckFailedSeq == 0 {
 		in.CheckFailedSeq = c.Seq
-		in.Evidence = append(in.Evidence, evidenceOf(c.Mark))
-		return
 	}
-	if w, r := b.openInto(c, owner); w != nil {
-		chunk := w.Chunk
-		in := b.add(c.Page, owner, r, w.Rank, &chunk, w.Ended, c.Mark)
-		in.Certainty, in.CheckFailedSeq = "possible", c.Seq
-		in.Evidence = append(in.Evidence, evidenceOf(w.Posted), evidenceOf(c.Mark))
-		return
-	}
-	r, rank := b.unproven(c, owner)
-	in := b.add(c.Page, owner, r, rank, nil, Mark{}, c.Mark)
-	in.CheckFailedSeq = c.Seq
 	in.Evidence = append(in.Evidence, evidenceOf(c.Mark))
-	in.Certainty = "unknown"
-	if r != nil {
-		in.Certainty = "possible"
+	if c.Len > 0 {
+		in.WrongBytes = append(in.WrongBytes, Stretch{c.To, c.Off, c.Len})
 	}
+}
+
+// explains: a write that the incident names wrote what the check found wrong.
+func (in *Incident) explains(c *PageCheck) bool {
+	return in.Writer != nil && touch(in.Bytes, c.To, c.Off, c.Len) ||
+		slices.ContainsFunc(in.Others, func(o Culprit) bool { return touch(o.Bytes, c.To, c.Off, c.Len) })
 }
 
 // openInto finds a write of another incarnation that could still land in the
@@ -188,7 +217,8 @@ func (b *blamer) openInto(c *PageCheck, victim *Tenure) (*Write, *Room) {
 	var room *Room
 	for w := range b.h.Writes() {
 		r := b.h.rooms[w.Dest]
-		if r == nil || r == victim.Room || r.Node != c.Node || b.h.before(c.Mark, w.Posted) || !slices.Contains(w.Pages, c.Page) {
+		if r == nil || r == victim.Room || r.Node != c.Node || b.h.before(c.Mark, w.Posted) || !slices.Contains(w.Pages, c.Page) ||
+			c.To != "" && w.To != c.To || !touch(w.Parts(c.Page), c.To, c.Off, c.Len) {
 			continue
 		}
 		ended := w.Ended.Is() && (!w.Landed || b.h.before(w.Ended, victim.From))
@@ -243,9 +273,19 @@ func (b *blamer) ended(r *Room, rank string) bool {
 	return false
 }
 
-func (b *blamer) add(page uint32, owner *Tenure, r *Room, rank string, chunk *uint32, landed, at Mark) *Incident {
+// suspicion is a write that has or may have written a page.
+type suspicion struct {
+	rank      string // "" = nobody
+	chunk     *uint32
+	certainty string // of Incident
+	landed    Mark
+	parts     []Part
+}
+
+func (b *blamer) add(page uint32, owner *Tenure, r *Room, s suspicion, at Mark) *Incident {
 	k := incidentKey{page: page}
-	in := &Incident{Page: page, MissingAcks: []string{}, Chunk: chunk, Certainty: "landed", at: at.pos}
+	in := &Incident{Page: page, MissingAcks: []string{}, Chunk: s.chunk, Certainty: s.certainty, Bytes: []Part{}, at: at.pos}
+	in.Bytes = append(in.Bytes, s.parts...)
 	if owner != nil && owner.Room != r {
 		v := owner.Room
 		in.Node, in.VictimRoom, in.VictimRoomSeq = v.Node, &v.Number, &v.Seq
@@ -263,39 +303,43 @@ func (b *blamer) add(page uint32, owner *Tenure, r *Room, rank string, chunk *ui
 			in.Evidence = append(in.Evidence, evidenceOf(rel.Mark))
 		}
 	}
-	if rank != "" {
-		in.Writer = &rank
+	if s.rank != "" {
+		in.Writer = &s.rank
 	}
-	if landed.Is() {
-		t := Time{landed.Time()}
+	if s.landed.Is() {
+		t := Time{s.landed.Time()}
 		in.WriteLandedAt = &t
-		in.Evidence = append(in.Evidence, evidenceOf(landed))
+		in.Evidence = append(in.Evidence, evidenceOf(s.landed))
 	}
 	k.node = in.Node
-	if first := b.found[k]; first != nil {
+	first := b.found[k]
+	if first != nil {
 		first.also(in)
-		return first // the first to land comes first
+		in = first // the first to land comes first
 	}
 	b.found[k] = in
+	if r != nil && !slices.Contains(b.writers[in], r) {
+		b.writers[in] = append(b.writers[in], r)
+	}
 	return in
 }
 
 // also adds the writer of another incident of the same page and victim.
 func (in *Incident) also(other *Incident) {
-	if other.Certainty != "landed" || other.Writer == nil || other.Chunk == nil || other.WriterRoomSeq == nil || other.WriteLandedAt == nil {
+	if other.Writer == nil || other.Chunk == nil || other.WriterRoomSeq == nil {
 		return
 	}
-	c := Culprit{*other.Writer, *other.WriterRoom, *other.WriterRoomSeq, *other.Chunk, *other.WriteLandedAt}
-	same := func(x Culprit) bool {
-		return x.Writer == c.Writer && x.WriterRoomSeq == c.WriterRoomSeq && x.Chunk == c.Chunk
-	}
-	if in.Writer != nil && in.Chunk != nil && in.WriterRoomSeq != nil && same(Culprit{Writer: *in.Writer, WriterRoomSeq: *in.WriterRoomSeq, Chunk: *in.Chunk}) {
-		return
-	}
-	if !slices.ContainsFunc(in.Others, same) {
+	c := Culprit{*other.Writer, *other.WriterRoom, *other.WriterRoomSeq, *other.Chunk, other.WriteLandedAt, other.Certainty, other.Bytes}
+	if !in.names(c.Writer, c.WriterRoomSeq, c.Chunk) {
 		in.Others = append(in.Others, c)
 		in.Evidence = append(in.Evidence, other.Evidence...)
 	}
+}
+
+// names says whether a write is one of the incident's culprits.
+func (in *Incident) names(rank string, roomSeq uint64, chunk uint32) bool {
+	return in.Writer != nil && in.Chunk != nil && in.WriterRoomSeq != nil && *in.Writer == rank && *in.WriterRoomSeq == roomSeq && *in.Chunk == chunk ||
+		slices.ContainsFunc(in.Others, func(o Culprit) bool { return o.Writer == rank && o.WriterRoomSeq == roomSeq && o.Chunk == chunk })
 }
 
 func evidenceOf(m Mark) string { return m.Node + "#" + strconv.FormatUint(m.Seq, 10) }

@@ -74,10 +74,26 @@ func (in *Incident) Story() string {
 		fmt.Fprintf(&sb, " Who wrote there is undetermined, because %s.", gapsText(in.Doubts))
 	}
 	for _, c := range in.Others {
-		fmt.Fprintf(&sb, " %s for room %d/%d, chunk %d, landed there too, at %s.", c.Writer, c.WriterRoom, c.WriterRoomSeq, c.Chunk, clockText(c.LandedAt.Time))
+		fmt.Fprintf(&sb, " %s for room %d/%d, chunk %d", c.Writer, c.WriterRoom, c.WriterRoomSeq, c.Chunk)
+		if t := PartsText(c.Bytes); t != "" {
+			fmt.Fprintf(&sb, ", %s of the page", t)
+		}
+		switch {
+		case c.Certainty != "landed":
+			sb.WriteString(", may have landed there too.")
+		case c.LandedAt != nil:
+			fmt.Fprintf(&sb, ", landed there too, at %s.", clockText(c.LandedAt.Time))
+		}
 	}
 	if in.CheckFailedSeq != 0 {
-		fmt.Fprintf(&sb, " The check that failed is %s#%d.", in.Node, in.CheckFailedSeq)
+		fmt.Fprintf(&sb, " The check that failed is %s#%d", in.Node, in.CheckFailedSeq)
+		for i, s := range in.WrongBytes {
+			fmt.Fprintf(&sb, "%s bytes %d–%d on %s", []string{": wrong are", ","}[min(i, 1)], s.Off, s.Off+s.Len-1, s.To)
+		}
+		sb.WriteString(".")
+	}
+	for _, c := range in.Cleared {
+		sb.WriteString(" " + c.Text())
 	}
 	return sb.String()
 }
@@ -90,6 +106,9 @@ func (in *Incident) writerStory(sb *strings.Builder) {
 	fmt.Fprintf(sb, "%s for room %d/%d", rank, *in.WriterRoom, *in.WriterRoomSeq)
 	if in.Chunk != nil {
 		fmt.Fprintf(sb, ", chunk %d", *in.Chunk)
+	}
+	if t := PartsText(in.Bytes); t != "" {
+		fmt.Fprintf(sb, ", %s of the page", t)
 	}
 	if in.WriteLandedAt != nil {
 		fmt.Fprintf(sb, ", landed at %s", clockText(in.WriteLandedAt.Time))

@@ -26,10 +26,16 @@ func (f Focus) add(node string, seq uint64) {
 	f[node][seq] = true
 }
 
-// wants selects the events of the focus in one node's logs.
+// wants selects the events of the focus in one node's logs, and what they say of
+// the memory that they write to.
 func (f Focus) wants(node string) Want {
 	mine := f[node]
-	return func(h events.Head) bool { return mine[h.RoomSeq] }
+	return func(h events.Head) bool {
+		if h.RoomSeq == 0 {
+			return h.Type == typeNodeStarted || h.Type == typeMemoryRegistered || h.Type == typePeerRegistered
+		}
+		return mine[h.RoomSeq]
+	}
 }
 
 // The payloads that name destination pages, and the one that says which decode
@@ -41,6 +47,9 @@ var (
 	typePageCheckFailed  = typeOf(&events.Event{Payload: &events.Event_PageCheckFailed{}})
 	typeMetadataReceived = typeOf(&events.Event{Payload: &events.Event_MetadataReceived{}})
 	typeChunkPosted      = typeOf(&events.Event{Payload: &events.Event_ChunkPosted{}})
+	typeNodeStarted      = typeOf(&events.Event{Payload: &events.Event_NodeStarted{}})
+	typeMemoryRegistered = typeOf(&events.Event{Payload: &events.Event_MemoryRegistered{}})
+	typePeerRegistered   = typeOf(&events.Event{Payload: &events.Event_PeerRegistered{}})
 	typeRoomOpened       = typeOf(&events.Event{Payload: &events.Event_RoomOpened{}})
 )
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdlog/pdlog/backends/geometry"
 	"github.com/pdlog/pdlog/events"
 )
 
@@ -113,6 +114,7 @@ type Write struct {
 	Unsure  Mark // ChunkUncertain
 	Dest    RoomKey
 	vouched bool // an ACK or a success left while it was open
+	shape   *geometry.Logged
 }
 
 // Landing is a WriteLanded event: a write placed in a decode node's memory.
@@ -124,6 +126,8 @@ type Landing struct {
 	Chunk uint32
 	Pages []uint32
 	After bool // the node says that the pages had been released
+
+	off, len, pageBytes uint64 // of each page: it wrote len bytes from off on; 0: not known
 }
 
 // PageCheck is a PageCheckFailed event.
@@ -133,6 +137,8 @@ type PageCheck struct {
 	Page   uint32
 	To     string
 	Detail string
+	Off    uint64 // the wrong bytes lie in Len bytes of the page from Off on
+	Len    uint64 // 0: not known
 }
 
 // Tenure is the time a room owned a page.
@@ -157,6 +163,7 @@ type History struct {
 	pages  map[string]map[uint32][]*Tenure
 	pos    uint64
 	named  named
+	memory layouts
 
 	// Clocks is what the messages tell of the nodes' clocks.
 	Clocks Clocks
@@ -166,6 +173,7 @@ type History struct {
 func NewHistory() *History {
 	return &History{
 		rooms: map[RoomKey]*Room{}, tokens: map[RoomKey]*Write{}, pages: map[string]map[uint32][]*Tenure{},
+		memory: layouts{},
 	}
 }
 
@@ -252,6 +260,7 @@ func (h *History) Add(e *events.Event) {
 	h.Events++
 	h.named.add(e)
 	if e.RoomSeq == 0 {
+		h.memory.add(e)
 		return
 	}
 	r := h.room(e, at)

@@ -46,7 +46,7 @@ func (h *History) addDecode(r *Room, at Mark, e *events.Event) {
 		h.Refusals = append(h.Refusals, &Landing{Mark: at, Room: r, Rank: e.Rank, To: l.GetTo(), Pages: l.GetPages()})
 	case *events.Event_PageCheckFailed:
 		c := p.PageCheckFailed
-		h.Checks = append(h.Checks, &PageCheck{Mark: at, Room: r, Page: c.GetPage(), To: c.GetTo(), Detail: c.GetDetail()})
+		h.Checks = append(h.Checks, &PageCheck{Mark: at, Room: r, Page: c.GetPage(), To: c.GetTo(), Detail: c.GetDetail(), Off: c.GetPageOff(), Len: c.GetPageLen()})
 	}
 }
 
@@ -116,7 +116,12 @@ func (h *History) landed(r *Room, at Mark, e *events.Event, p *events.WriteLande
 		}
 		pr.inTime[p.GetChunk()] = true
 	}
-	h.Landings = append(h.Landings, &Landing{
+	l := &Landing{
 		Mark: at, Room: r, Rank: e.Rank, To: p.GetTo(), Chunk: p.GetChunk(), Pages: p.GetPages(), After: late,
-	})
+		off: p.GetPageOff(), len: p.GetPageLen(), pageBytes: h.memory.pageBytes(p.GetTo()),
+	}
+	if l.len == 0 && p.GetBytes() == l.pageBytes*uint64(len(l.Pages)) { // not a part of each
+		l.len = l.pageBytes
+	}
+	h.Landings = append(h.Landings, l)
 }

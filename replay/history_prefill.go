@@ -25,6 +25,7 @@ func (h *History) addPrefill(r *Room, at Mark, e *events.Event) {
 		w := &Write{
 			Room: r, Rank: e.Rank, To: c.GetTo(), Chunk: c.GetChunk(), Pages: c.GetPages(), Bytes: c.GetBytes(), Last: c.GetLast(),
 			Posted: at, Dest: r.Dests[PairKey{e.Rank, c.GetTo()}],
+			shape: h.memory.shape(e.Node, e.Rank, c.GetTo()),
 		}
 		r.Writes = append(r.Writes, w)
 		h.tokens[RoomKey{e.Node, c.GetToken()}] = w

@@ -19,7 +19,8 @@ type PageStep struct {
 	Rank   string  `json:"rank"`
 	Chunk  *uint32 `json:"chunk"`
 	Detail string  `json:"detail"`
-	Bad    bool    `json:"bad"` // it happened to a page that was not the writer's
+	Bad    bool    `json:"bad"`   // it happened to a page that was not the writer's
+	Bytes  []Part  `json:"bytes"` // of the page, that a write wrote; none: not known, or no write
 
 	pos uint64
 }
@@ -38,10 +39,10 @@ type PageLog struct {
 // gaps are what its evidence lacks.
 func PageHistory(h *History, node string, page uint32, gaps []Gap) PageLog {
 	out := PageLog{Node: node, Page: page, Steps: []PageStep{}}
-	add := func(at Mark, what string, r *Room, rank string, chunk *uint32, detail string, bad bool) {
+	add := func(at Mark, what string, r *Room, rank string, chunk *uint32, detail string, bad bool, parts ...Part) {
 		out.Steps = append(out.Steps, PageStep{
 			At: Time{at.Time()}, Node: at.Node, Seq: at.Seq, What: what, Room: r.Number, Seqno: r.Seq,
-			Rank: rank, Chunk: chunk, Detail: detail, Bad: bad, pos: at.pos,
+			Rank: rank, Chunk: chunk, Detail: detail, Bad: bad, Bytes: append([]Part{}, parts...), pos: at.pos,
 		})
 	}
 	for _, t := range h.Tenures(node, page) {
@@ -71,13 +72,13 @@ func PageHistory(h *History, node string, page uint32, gaps []Gap) PageLog {
 			r = w.Room
 		}
 		chunk := w.Chunk
-		add(w.Posted, "write_posted", r, w.Rank, &chunk, "to "+w.To, false)
+		add(w.Posted, "write_posted", r, w.Rank, &chunk, "to "+w.To, false, w.Parts(page)...)
 		if w.Ended.Is() {
 			how := w.How
 			if w.How == "drained" && w.Landed {
 				how = "drained, landed"
 			}
-			add(w.Ended, "write_ended", r, w.Rank, &chunk, how, false)
+			add(w.Ended, "write_ended", r, w.Rank, &chunk, how, false, w.Parts(page)...)
 		}
 	}
 	for _, l := range h.Landings {
@@ -88,7 +89,7 @@ func PageHistory(h *History, node string, page uint32, gaps []Gap) PageLog {
 			if bad {
 				detail = "the page was not this room's"
 			}
-			add(l.Mark, "landed", l.Room, l.Rank, &chunk, detail, bad)
+			add(l.Mark, "landed", l.Room, l.Rank, &chunk, detail, bad, h.partsOf(l, page)...)
 		}
 	}
 	for _, l := range h.Refusals {
@@ -98,7 +99,11 @@ func PageHistory(h *History, node string, page uint32, gaps []Gap) PageLog {
 	}
 	for _, c := range h.Checks {
 		if c.Node == node && c.Page == page {
-			add(c.Mark, "check_failed", c.Room, "", nil, c.Detail, true)
+			detail := c.Detail
+			if c.Len > 0 {
+				detail = fmt.Sprintf("wrong: bytes %d–%d on %s; %s", c.Off, c.Off+c.Len-1, c.To, detail)
+			}
+			add(c.Mark, "check_failed", c.Room, "", nil, detail, true)
 		}
 	}
 	slices.SortStableFunc(out.Steps, func(a, b PageStep) int {
@@ -124,7 +129,7 @@ func (p PageLog) Write(w io.Writer) error {
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(tw, " \tTIME (UTC)\tWHAT\tROOM\tRANK\tCHUNK\tEVENT\tDETAIL")
+	fmt.Fprintln(tw, " \tTIME (UTC)\tWHAT\tROOM\tRANK\tCHUNK\tBYTES OF THE PAGE\tEVENT\tDETAIL")
 	for _, s := range p.Steps {
 		mark, chunk := " ", "-"
 		if s.Bad {
@@ -133,8 +138,8 @@ func (p PageLog) Write(w io.Writer) error {
 		if s.Chunk != nil {
 			chunk = fmt.Sprint(*s.Chunk)
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s#%d\t%s\n",
-			mark, s.At.Format("2006-01-02 15:04:05.000"), s.What, s.Room, s.Seqno, dash(s.Rank), chunk, s.Node, s.Seq, s.Detail)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s#%d\t%s\n",
+			mark, s.At.Format("2006-01-02 15:04:05.000"), s.What, s.Room, s.Seqno, dash(s.Rank), chunk, dash(PartsText(s.Bytes)), s.Node, s.Seq, s.Detail)
 	}
 	if err := tw.Flush(); err != nil {
 		return err

@@ -323,22 +323,14 @@ func (r *receiving) decode(ctx context.Context) {
 // check compares every byte of every page on every rank with the pattern. A
 // page that is wrong is reported to the node once.
 func (r *receiving) check(ctx context.Context, when string) {
-	part := r.d.rankBytes()
 	for k, page := range r.pages {
 		if r.bad[page] {
 			continue
 		}
 		st := Stamp{Room: r.it.Room, Use: r.it.Use, Position: uint32(k)} //nolint:gosec // few pages
-		rank, at := -1, 0
-		r.d.withCPU(ctx, func() {
-			for j, m := range r.d.mem {
-				if at = st.Check(m.page(page), j*part); at >= 0 {
-					rank = j
-					return
-				}
-			}
-		})
-		if rank < 0 {
+		var wrong []stretch
+		r.d.withCPU(ctx, func() { wrong = r.wrong(st, page) })
+		if len(wrong) == 0 {
 			continue
 		}
 		var found []Found
@@ -352,14 +344,35 @@ func (r *receiving) check(ctx context.Context, when string) {
 			rep.Corrupt = append(rep.Corrupt, rp)
 			rep.Found = append(rep.Found, found...)
 		})
-		detail := fmt.Sprintf("byte %d of page %d (position %d) is wrong %s", at, page, k, when)
-		_ = r.d.call(ctx, func(ctx context.Context) error {
-			_, err := r.d.c.ReportPage(ctx, connect.NewRequest(&enginepb.ReportPageRequest{
-				Room: r.it.Room, Page: page, To: r.d.rankName(rank), Detail: detail,
-			}))
-			return err
-		})
+		for _, w := range wrong {
+			detail := fmt.Sprintf("byte %d of page %d (position %d) is wrong %s", w.at, page, k, when)
+			_ = r.d.call(ctx, func(ctx context.Context) error {
+				_, err := r.d.c.ReportPage(ctx, connect.NewRequest(&enginepb.ReportPageRequest{
+					Room: r.it.Room, Page: page, To: r.d.rankName(w.rank), Detail: detail, PageOff: uint64(w.at), PageLen: uint64(w.n), //nolint:gosec // not negative
+				}))
+				return err
+			})
+		}
 	}
+}
+
+// stretch is n bytes of a page on one local rank, the first of them wrong: the
+// rest of what one prefill rank writes there.
+type stretch struct{ rank, at, n int }
+
+func (r *receiving) wrong(st Stamp, page uint32) []stretch {
+	part := r.d.rankBytes()
+	step := min(part, r.d.plan.PageBytes/r.d.plan.PrefillRanks)
+	var out []stretch
+	for j, m := range r.d.mem {
+		for at := 0; at < part; at += step {
+			have := m.page(page)[at:min(at+step, part)]
+			if i := st.Check(have, j*part+at); i >= 0 {
+				out = append(out, stretch{j, at + i, len(have) - i})
+			}
+		}
+	}
+	return out
 }
 
 // authors tells whose bytes are in the parts of a page that are not as st says.

@@ -1394,11 +1394,15 @@ func (x *AbortRequest) GetReason() string {
 }
 
 type ReportPageRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Room          uint64                 `protobuf:"varint,1,opt,name=room,proto3" json:"room,omitempty"`
-	Page          uint32                 `protobuf:"varint,2,opt,name=page,proto3" json:"page,omitempty"`
-	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"` // local rank
-	Detail        string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Room   uint64                 `protobuf:"varint,1,opt,name=room,proto3" json:"room,omitempty"`
+	Page   uint32                 `protobuf:"varint,2,opt,name=page,proto3" json:"page,omitempty"`
+	To     string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"` // local rank
+	Detail string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	// The wrong bytes lie in page_len bytes of the rank's page from page_off on; 0 = it
+	// is not known where. Stretches that are apart are reported one by one.
+	PageOff       uint64 `protobuf:"varint,5,opt,name=page_off,json=pageOff,proto3" json:"page_off,omitempty"`
+	PageLen       uint64 `protobuf:"varint,6,opt,name=page_len,json=pageLen,proto3" json:"page_len,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1459,6 +1463,20 @@ func (x *ReportPageRequest) GetDetail() string {
 		return x.Detail
 	}
 	return ""
+}
+
+func (x *ReportPageRequest) GetPageOff() uint64 {
+	if x != nil {
+		return x.PageOff
+	}
+	return 0
+}
+
+func (x *ReportPageRequest) GetPageLen() uint64 {
+	if x != nil {
+		return x.PageLen
+	}
+	return 0
 }
 
 type NotifyRequest struct {
@@ -3964,12 +3982,14 @@ const file_engine_proto_rawDesc = "" +
 	"\x05after\x18\v \x03(\v2\x16.pdlog.engine.v1.PointR\x05after\":\n" +
 	"\fAbortRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"c\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x99\x01\n" +
 	"\x11ReportPageRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\x04R\x04room\x12\x12\n" +
 	"\x04page\x18\x02 \x01(\rR\x04page\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"I\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x19\n" +
+	"\bpage_off\x18\x05 \x01(\x04R\apageOff\x12\x19\n" +
+	"\bpage_len\x18\x06 \x01(\x04R\apageLen\"I\n" +
 	"\rNotifyRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12$\n" +
 	"\rnotifications\x18\x02 \x03(\fR\rnotifications\".\n" +

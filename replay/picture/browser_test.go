@@ -197,7 +197,7 @@ func TestScreenshots(t *testing.T) {
 		scheme := map[string]string{"incident-report": "light", "incident-timeline": "dark"}[name]
 		var png []byte
 		visit(t, ctx, html, scheme)
-		do(t, ctx, chromedp.Focus("#chart"), chromedp.KeyEvent("n"), settled,
+		do(t, ctx, chromedp.EmulateViewport(1100, 560), chromedp.Focus("#chart"), chromedp.KeyEvent("n"), settled,
 			chromedp.Evaluate(fmt.Sprintf("document.querySelector(%q).scrollIntoView()", top), nil), settled, chromedp.CaptureScreenshot(&png))
 		if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
 			t.Fatal(err)

@@ -60,6 +60,9 @@ func (s *Scene) verdict(v *replay.Verdict) []sentence {
 			if in.Writer != nil {
 				writers[*in.Writer] = true
 			}
+			for _, o := range in.Others {
+				writers[o.Writer] = true
+			}
 			if in.VictimRoom != nil {
 				victims[*in.VictimRoom] = true
 			}
@@ -72,7 +75,7 @@ func (s *Scene) verdict(v *replay.Verdict) []sentence {
 		default:
 			text += " No transfer in these logs wrote there."
 		}
-		out = append(out, sentence{text, refsOf(s.incidents[0].Evidence)})
+		out = append(out, sentence{text, refsOf(slices.Compact(slices.Sorted(slices.Values(s.incidents[0].Evidence))))})
 	}
 	if len(v.Violations) > 0 {
 		out = append(out, sentence{Text: plural(len(v.Violations), "rule is broken", "breaches of rules") + ", listed below."})

@@ -192,6 +192,9 @@ func (s *Scene) parts() (victims map[replay.RoomKey]bool, late map[lateKey]bool)
 		if in.WriterRoomSeq != nil && in.Writer != nil && in.Chunk != nil {
 			late[lateKey{replay.RoomKey{Node: in.Node, Seq: *in.WriterRoomSeq}, *in.Writer, *in.Chunk}] = true
 		}
+		for _, o := range in.Others {
+			late[lateKey{replay.RoomKey{Node: in.Node, Seq: o.WriterRoomSeq}, o.Writer, o.Chunk}] = true
+		}
 	}
 	return victims, late
 }
@@ -250,7 +253,13 @@ func (s *Scene) write(lane int, w *replay.Write, late bool) {
 	if w.Ended.Is() {
 		b.To, how = s.at(w.Ended), w.How
 	}
-	b.Text = fmt.Sprintf("room %d chunk %d: %s writes pages %s of %s, %s", w.Room.Number, w.Chunk, w.Rank, replay.Ranges(w.Pages), w.To, how)
+	which := "pages " + replay.Ranges(w.Pages)
+	if len(w.Pages) > 0 {
+		if t := replay.PartsText(w.Parts(w.Pages[0])); t != "" && t != "all bytes" {
+			which = t + " of each of " + which
+		}
+	}
+	b.Text = fmt.Sprintf("room %d chunk %d: %s writes %s of %s, %s", w.Room.Number, w.Chunk, w.Rank, which, w.To, how)
 	if late {
 		b.Kind = "late"
 		b.Text += ", after the pages had been released"

@@ -173,7 +173,8 @@ func (n *node) feedRoom(now projector.Instant, r *room, e *events.Event) {
 		r.skipped = p.PageCheckSkipped.GetReason()
 	case *events.Event_PageCheckFailed:
 		if c := p.PageCheckFailed; !c.GetAfterSuccess() {
-			r.bad = append(r.bad, projector.PageReport{Room: r.number, Page: c.GetPage(), To: projector.RankID(c.GetTo()), Detail: c.GetDetail()})
+			r.bad = append(r.bad, projector.PageReport{Room: r.number, Page: c.GetPage(), To: projector.RankID(c.GetTo()), Detail: c.GetDetail(),
+				PageOff: c.GetPageOff(), PageLen: c.GetPageLen()})
 		}
 	case *events.Event_RoomSucceeded:
 		n.checked(now, r)

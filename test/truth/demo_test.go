@@ -72,11 +72,14 @@ func checkDemo(t *testing.T, pdnode string, seed int) (found, named int) {
 			t.Errorf("seed %d: page %d: no writer: %s", seed, in.Page, in.Story())
 			continue
 		}
-		all := append([]replay.Culprit{{Writer: *in.Writer, WriterRoom: *in.WriterRoom, WriterRoomSeq: *in.WriterRoomSeq, Chunk: *in.Chunk}}, in.Others...)
+		all := append([]replay.Culprit{{Writer: *in.Writer, WriterRoom: *in.WriterRoom, WriterRoomSeq: *in.WriterRoomSeq, Chunk: *in.Chunk, Bytes: in.Bytes}}, in.Others...)
 		for _, c := range all {
 			blamed[key(*in.VictimRoomSeq, in.Page, c.WriterRoom, c.Chunk, c.Writer)] = true
 			if !injectedLate(t, h, boots, in.Node, c, seed) {
 				t.Errorf("seed %d: page %d: false name: %+v was not late", seed, in.Page, c)
+			}
+			if !half(c) {
+				t.Errorf("seed %d: page %d: %s wrote %+v", seed, in.Page, c.Writer, c.Bytes)
 			}
 		}
 	}
@@ -86,6 +89,18 @@ func checkDemo(t *testing.T, pdnode string, seed int) (found, named int) {
 		}
 	}
 	return len(s.WrongBytes), len(blamed)
+}
+
+// half: each of a demo's two prefill ranks writes its half of every page.
+func half(c replay.Culprit) bool {
+	if len(c.Bytes) != 1 {
+		return false
+	}
+	p, second := c.Bytes[0], uint64(0)
+	if strings.HasSuffix(c.Writer, "/1") {
+		second = 1
+	}
+	return p.To == "d0/0" && p.Page > 0 && p.Len == p.Page/2 && p.Off == second*p.Page/2 && p.Times == 1
 }
 
 func key(victim uint64, page uint32, room uint64, chunk uint32, rank string) string {
