@@ -68,6 +68,8 @@ func ToCommand(m Message, at projector.RankID, f Frames) projector.Command {
 		return projector.AuxArrived{
 			At: at, Room: m.Room, Index: uint32(m.BufferIndex), Row: uint32(m.AuxIndex), Bytes: uint64(len(m.Data)), Data: m.Data, //nolint:gosec // >= 0
 		}
+	case *StagingReq, *StagingRsp, *Watermark, *ChunkReady:
+		return stagingCommand(m, at, f)
 	case *Malformed:
 		return projector.Rejected{Kind: m.Of.String(), Reason: "malformed: " + m.Reason, First: first(f)}
 	case *Foreign:

@@ -639,6 +639,8 @@ type Event struct {
 	//	*Event_LocalCopyStarted
 	//	*Event_LocalCopyEnded
 	//	*Event_NotificationReceived
+	//	*Event_StagingAllocated
+	//	*Event_StagingReady
 	//	*Event_MetadataReceived
 	//	*Event_ChunkQueued
 	//	*Event_ChunkPosted
@@ -656,6 +658,8 @@ type Event struct {
 	//	*Event_SourceReleased
 	//	*Event_RoomCleared
 	//	*Event_ReceiptDropped
+	//	*Event_StagingAsked
+	//	*Event_StagingAnswered
 	//	*Event_MessageRejected
 	//	*Event_TimerFired
 	//	*Event_InvariantViolated
@@ -1129,6 +1133,24 @@ func (x *Event) GetNotificationReceived() *NotificationReceived {
 	return nil
 }
 
+func (x *Event) GetStagingAllocated() *StagingAllocated {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_StagingAllocated); ok {
+			return x.StagingAllocated
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetStagingReady() *StagingReady {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_StagingReady); ok {
+			return x.StagingReady
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetMetadataReceived() *MetadataReceived {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_MetadataReceived); ok {
@@ -1277,6 +1299,24 @@ func (x *Event) GetReceiptDropped() *ReceiptDropped {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_ReceiptDropped); ok {
 			return x.ReceiptDropped
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetStagingAsked() *StagingAsked {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_StagingAsked); ok {
+			return x.StagingAsked
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetStagingAnswered() *StagingAnswered {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_StagingAnswered); ok {
+			return x.StagingAnswered
 		}
 	}
 	return nil
@@ -1469,6 +1509,14 @@ type Event_NotificationReceived struct {
 	NotificationReceived *NotificationReceived `protobuf:"bytes,67,opt,name=notification_received,json=notificationReceived,proto3,oneof"`
 }
 
+type Event_StagingAllocated struct {
+	StagingAllocated *StagingAllocated `protobuf:"bytes,68,opt,name=staging_allocated,json=stagingAllocated,proto3,oneof"`
+}
+
+type Event_StagingReady struct {
+	StagingReady *StagingReady `protobuf:"bytes,69,opt,name=staging_ready,json=stagingReady,proto3,oneof"`
+}
+
 type Event_MetadataReceived struct {
 	MetadataReceived *MetadataReceived `protobuf:"bytes,80,opt,name=metadata_received,json=metadataReceived,proto3,oneof"`
 }
@@ -1535,6 +1583,14 @@ type Event_RoomCleared struct {
 
 type Event_ReceiptDropped struct {
 	ReceiptDropped *ReceiptDropped `protobuf:"bytes,96,opt,name=receipt_dropped,json=receiptDropped,proto3,oneof"`
+}
+
+type Event_StagingAsked struct {
+	StagingAsked *StagingAsked `protobuf:"bytes,97,opt,name=staging_asked,json=stagingAsked,proto3,oneof"`
+}
+
+type Event_StagingAnswered struct {
+	StagingAnswered *StagingAnswered `protobuf:"bytes,98,opt,name=staging_answered,json=stagingAnswered,proto3,oneof"`
 }
 
 type Event_MessageRejected struct {
@@ -1627,6 +1683,10 @@ func (*Event_LocalCopyEnded) isEvent_Payload() {}
 
 func (*Event_NotificationReceived) isEvent_Payload() {}
 
+func (*Event_StagingAllocated) isEvent_Payload() {}
+
+func (*Event_StagingReady) isEvent_Payload() {}
+
 func (*Event_MetadataReceived) isEvent_Payload() {}
 
 func (*Event_ChunkQueued) isEvent_Payload() {}
@@ -1660,6 +1720,10 @@ func (*Event_SourceReleased) isEvent_Payload() {}
 func (*Event_RoomCleared) isEvent_Payload() {}
 
 func (*Event_ReceiptDropped) isEvent_Payload() {}
+
+func (*Event_StagingAsked) isEvent_Payload() {}
+
+func (*Event_StagingAnswered) isEvent_Payload() {}
 
 func (*Event_MessageRejected) isEvent_Payload() {}
 
@@ -4574,8 +4638,10 @@ type WriteLanded struct {
 	Bytes         uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	AfterRelease  bool                   `protobuf:"varint,6,opt,name=after_release,json=afterRelease,proto3" json:"after_release,omitempty"` // the pages had been released when it landed (I1)
 	Chunk         uint32                 `protobuf:"varint,7,opt,name=chunk,proto3" json:"chunk,omitempty"`
-	PageOff       uint64                 `protobuf:"varint,8,opt,name=page_off,json=pageOff,proto3" json:"page_off,omitempty"` // of each page: it wrote page_len bytes from here on
-	PageLen       uint64                 `protobuf:"varint,9,opt,name=page_len,json=pageLen,proto3" json:"page_len,omitempty"` // 0 = the whole page, or not known
+	PageOff       uint64                 `protobuf:"varint,8,opt,name=page_off,json=pageOff,proto3" json:"page_off,omitempty"`                    // of each page: it wrote page_len bytes from here on
+	PageLen       uint64                 `protobuf:"varint,9,opt,name=page_len,json=pageLen,proto3" json:"page_len,omitempty"`                    // 0 = the whole page, or not known
+	StagingOffset uint64                 `protobuf:"varint,10,opt,name=staging_offset,json=stagingOffset,proto3" json:"staging_offset,omitempty"` // it went into the staging ring: between these bytes of it
+	StagingEnd    uint64                 `protobuf:"varint,11,opt,name=staging_end,json=stagingEnd,proto3" json:"staging_end,omitempty"`          // 0 = it did not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4669,6 +4735,20 @@ func (x *WriteLanded) GetPageOff() uint64 {
 func (x *WriteLanded) GetPageLen() uint64 {
 	if x != nil {
 		return x.PageLen
+	}
+	return 0
+}
+
+func (x *WriteLanded) GetStagingOffset() uint64 {
+	if x != nil {
+		return x.StagingOffset
+	}
+	return 0
+}
+
+func (x *WriteLanded) GetStagingEnd() uint64 {
+	if x != nil {
+		return x.StagingEnd
 	}
 	return 0
 }
@@ -5035,6 +5115,162 @@ func (x *NotificationReceived) GetExpected() uint32 {
 	return 0
 }
 
+// StagingAllocated: a part of a decode rank's staging ring belongs to a chunk of
+// the room, and with it to the room until Released (wire.md 1.7, events.md).
+type StagingAllocated struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	To            string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	Chunk         uint32                 `protobuf:"varint,2,opt,name=chunk,proto3" json:"chunk,omitempty"` // chunk_idx of STAGING_REQ
+	Pages         uint32                 `protobuf:"varint,3,opt,name=pages,proto3" json:"pages,omitempty"`
+	Round         uint64                 `protobuf:"varint,4,opt,name=round,proto3" json:"round,omitempty"`   // of the ring; 0 is the first
+	Offset        uint64                 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"` // bytes from the ring's start
+	End           uint64                 `protobuf:"varint,6,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagingAllocated) Reset() {
+	*x = StagingAllocated{}
+	mi := &file_events_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagingAllocated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagingAllocated) ProtoMessage() {}
+
+func (x *StagingAllocated) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagingAllocated.ProtoReflect.Descriptor instead.
+func (*StagingAllocated) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *StagingAllocated) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *StagingAllocated) GetChunk() uint32 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
+}
+
+func (x *StagingAllocated) GetPages() uint32 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
+}
+
+func (x *StagingAllocated) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *StagingAllocated) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *StagingAllocated) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+// StagingReady: a prefill rank says that its bytes of a staged chunk have
+// landed in the ring (CHUNK_READY).
+type StagingReady struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	To            string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	Chunk         uint32                 `protobuf:"varint,2,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	First         uint32                 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"`
+	Pages         uint32                 `protobuf:"varint,4,opt,name=pages,proto3" json:"pages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagingReady) Reset() {
+	*x = StagingReady{}
+	mi := &file_events_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagingReady) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagingReady) ProtoMessage() {}
+
+func (x *StagingReady) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagingReady.ProtoReflect.Descriptor instead.
+func (*StagingReady) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *StagingReady) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *StagingReady) GetChunk() uint32 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
+}
+
+func (x *StagingReady) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *StagingReady) GetPages() uint32 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
+}
+
 // PastSettled: a node with an unknown past has learnt that nothing of a peer is
 // outstanding to its earlier lives (events.md).
 type PastSettled struct {
@@ -5048,7 +5284,7 @@ type PastSettled struct {
 
 func (x *PastSettled) Reset() {
 	*x = PastSettled{}
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5060,7 +5296,7 @@ func (x *PastSettled) String() string {
 func (*PastSettled) ProtoMessage() {}
 
 func (x *PastSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[45]
+	mi := &file_events_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5073,7 +5309,7 @@ func (x *PastSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PastSettled.ProtoReflect.Descriptor instead.
 func (*PastSettled) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{45}
+	return file_events_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PastSettled) GetPeer() string {
@@ -5118,7 +5354,7 @@ type MetadataReceived struct {
 
 func (x *MetadataReceived) Reset() {
 	*x = MetadataReceived{}
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5130,7 +5366,7 @@ func (x *MetadataReceived) String() string {
 func (*MetadataReceived) ProtoMessage() {}
 
 func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[46]
+	mi := &file_events_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5143,7 +5379,7 @@ func (x *MetadataReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataReceived.ProtoReflect.Descriptor instead.
 func (*MetadataReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{46}
+	return file_events_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *MetadataReceived) GetTo() string {
@@ -5251,7 +5487,7 @@ type WriteKey struct {
 
 func (x *WriteKey) Reset() {
 	*x = WriteKey{}
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5263,7 +5499,7 @@ func (x *WriteKey) String() string {
 func (*WriteKey) ProtoMessage() {}
 
 func (x *WriteKey) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[47]
+	mi := &file_events_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5276,7 +5512,7 @@ func (x *WriteKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteKey.ProtoReflect.Descriptor instead.
 func (*WriteKey) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{47}
+	return file_events_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *WriteKey) GetKind() uint32 {
@@ -5330,13 +5566,14 @@ type ChunkQueued struct {
 	Count         uint64                 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
 	SourcePages   []uint32               `protobuf:"varint,6,rep,packed,name=source_pages,json=sourcePages,proto3" json:"source_pages,omitempty"`
 	To            []string               `protobuf:"bytes,7,rep,name=to,proto3" json:"to,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ChunkQueued) Reset() {
 	*x = ChunkQueued{}
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5348,7 +5585,7 @@ func (x *ChunkQueued) String() string {
 func (*ChunkQueued) ProtoMessage() {}
 
 func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[48]
+	mi := &file_events_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5361,7 +5598,7 @@ func (x *ChunkQueued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkQueued.ProtoReflect.Descriptor instead.
 func (*ChunkQueued) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{48}
+	return file_events_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ChunkQueued) GetChunk() uint32 {
@@ -5413,22 +5650,34 @@ func (x *ChunkQueued) GetTo() []string {
 	return nil
 }
 
+func (x *ChunkQueued) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type ChunkPosted struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Token         uint64                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
-	Chunk         uint32                 `protobuf:"varint,2,opt,name=chunk,proto3" json:"chunk,omitempty"`
-	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	Pages         []uint32               `protobuf:"varint,4,rep,packed,name=pages,proto3" json:"pages,omitempty"` // destination pages
-	SourcePages   []uint32               `protobuf:"varint,5,rep,packed,name=source_pages,json=sourcePages,proto3" json:"source_pages,omitempty"`
-	Bytes         uint64                 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Last          bool                   `protobuf:"varint,7,opt,name=last,proto3" json:"last,omitempty"` // aux and state go with it
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Token       uint64                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
+	Chunk       uint32                 `protobuf:"varint,2,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	To          string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	Pages       []uint32               `protobuf:"varint,4,rep,packed,name=pages,proto3" json:"pages,omitempty"` // destination pages
+	SourcePages []uint32               `protobuf:"varint,5,rep,packed,name=source_pages,json=sourcePages,proto3" json:"source_pages,omitempty"`
+	Bytes       uint64                 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Last        bool                   `protobuf:"varint,7,opt,name=last,proto3" json:"last,omitempty"` // aux and state go with it
+	// Into the destination's staging ring, in place of its pages: page i of the
+	// list is laid down at staging_offset + i pages. staging_end 0: not staged.
+	StagingOffset uint64 `protobuf:"varint,8,opt,name=staging_offset,json=stagingOffset,proto3" json:"staging_offset,omitempty"`
+	StagingEnd    uint64 `protobuf:"varint,9,opt,name=staging_end,json=stagingEnd,proto3" json:"staging_end,omitempty"`
+	First         uint32 `protobuf:"varint,10,opt,name=first,proto3" json:"first,omitempty"` // staged: place of the first page in the room's list
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ChunkPosted) Reset() {
 	*x = ChunkPosted{}
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5440,7 +5689,7 @@ func (x *ChunkPosted) String() string {
 func (*ChunkPosted) ProtoMessage() {}
 
 func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[49]
+	mi := &file_events_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5453,7 +5702,7 @@ func (x *ChunkPosted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkPosted.ProtoReflect.Descriptor instead.
 func (*ChunkPosted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{49}
+	return file_events_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ChunkPosted) GetToken() uint64 {
@@ -5505,6 +5754,27 @@ func (x *ChunkPosted) GetLast() bool {
 	return false
 }
 
+func (x *ChunkPosted) GetStagingOffset() uint64 {
+	if x != nil {
+		return x.StagingOffset
+	}
+	return 0
+}
+
+func (x *ChunkPosted) GetStagingEnd() uint64 {
+	if x != nil {
+		return x.StagingEnd
+	}
+	return 0
+}
+
+func (x *ChunkPosted) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
 type ChunkCompleted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         uint64                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -5517,7 +5787,7 @@ type ChunkCompleted struct {
 
 func (x *ChunkCompleted) Reset() {
 	*x = ChunkCompleted{}
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5529,7 +5799,7 @@ func (x *ChunkCompleted) String() string {
 func (*ChunkCompleted) ProtoMessage() {}
 
 func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[50]
+	mi := &file_events_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5542,7 +5812,7 @@ func (x *ChunkCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkCompleted.ProtoReflect.Descriptor instead.
 func (*ChunkCompleted) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{50}
+	return file_events_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ChunkCompleted) GetToken() uint64 {
@@ -5586,7 +5856,7 @@ type ChunkFailed struct {
 
 func (x *ChunkFailed) Reset() {
 	*x = ChunkFailed{}
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5598,7 +5868,7 @@ func (x *ChunkFailed) String() string {
 func (*ChunkFailed) ProtoMessage() {}
 
 func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[51]
+	mi := &file_events_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5611,7 +5881,7 @@ func (x *ChunkFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkFailed.ProtoReflect.Descriptor instead.
 func (*ChunkFailed) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{51}
+	return file_events_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ChunkFailed) GetToken() uint64 {
@@ -5661,7 +5931,7 @@ type ChunkUncertain struct {
 
 func (x *ChunkUncertain) Reset() {
 	*x = ChunkUncertain{}
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5673,7 +5943,7 @@ func (x *ChunkUncertain) String() string {
 func (*ChunkUncertain) ProtoMessage() {}
 
 func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[52]
+	mi := &file_events_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5686,7 +5956,7 @@ func (x *ChunkUncertain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkUncertain.ProtoReflect.Descriptor instead.
 func (*ChunkUncertain) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{52}
+	return file_events_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ChunkUncertain) GetToken() uint64 {
@@ -5730,7 +6000,7 @@ type ChunkDrained struct {
 
 func (x *ChunkDrained) Reset() {
 	*x = ChunkDrained{}
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5742,7 +6012,7 @@ func (x *ChunkDrained) String() string {
 func (*ChunkDrained) ProtoMessage() {}
 
 func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[53]
+	mi := &file_events_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5755,7 +6025,7 @@ func (x *ChunkDrained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkDrained.ProtoReflect.Descriptor instead.
 func (*ChunkDrained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{53}
+	return file_events_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ChunkDrained) GetToken() uint64 {
@@ -5805,7 +6075,7 @@ type ChunkSkipped struct {
 
 func (x *ChunkSkipped) Reset() {
 	*x = ChunkSkipped{}
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5817,7 +6087,7 @@ func (x *ChunkSkipped) String() string {
 func (*ChunkSkipped) ProtoMessage() {}
 
 func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[54]
+	mi := &file_events_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5830,7 +6100,7 @@ func (x *ChunkSkipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkSkipped.ProtoReflect.Descriptor instead.
 func (*ChunkSkipped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{54}
+	return file_events_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ChunkSkipped) GetChunk() uint32 {
@@ -5874,7 +6144,7 @@ type StatusSent struct {
 
 func (x *StatusSent) Reset() {
 	*x = StatusSent{}
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5886,7 +6156,7 @@ func (x *StatusSent) String() string {
 func (*StatusSent) ProtoMessage() {}
 
 func (x *StatusSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[55]
+	mi := &file_events_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5899,7 +6169,7 @@ func (x *StatusSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusSent.ProtoReflect.Descriptor instead.
 func (*StatusSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{55}
+	return file_events_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StatusSent) GetTo() string {
@@ -5951,7 +6221,7 @@ type AbortReceived struct {
 
 func (x *AbortReceived) Reset() {
 	*x = AbortReceived{}
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5963,7 +6233,7 @@ func (x *AbortReceived) String() string {
 func (*AbortReceived) ProtoMessage() {}
 
 func (x *AbortReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[56]
+	mi := &file_events_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5976,7 +6246,7 @@ func (x *AbortReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortReceived.ProtoReflect.Descriptor instead.
 func (*AbortReceived) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{56}
+	return file_events_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *AbortReceived) GetTo() string {
@@ -6033,7 +6303,7 @@ type AckTargetHeld struct {
 
 func (x *AckTargetHeld) Reset() {
 	*x = AckTargetHeld{}
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6045,7 +6315,7 @@ func (x *AckTargetHeld) String() string {
 func (*AckTargetHeld) ProtoMessage() {}
 
 func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[57]
+	mi := &file_events_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6058,7 +6328,7 @@ func (x *AckTargetHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckTargetHeld.ProtoReflect.Descriptor instead.
 func (*AckTargetHeld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{57}
+	return file_events_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *AckTargetHeld) GetTo() string {
@@ -6098,7 +6368,7 @@ type Drained struct {
 
 func (x *Drained) Reset() {
 	*x = Drained{}
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6110,7 +6380,7 @@ func (x *Drained) String() string {
 func (*Drained) ProtoMessage() {}
 
 func (x *Drained) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[58]
+	mi := &file_events_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6123,7 +6393,7 @@ func (x *Drained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drained.ProtoReflect.Descriptor instead.
 func (*Drained) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{58}
+	return file_events_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Drained) GetWrites() uint64 {
@@ -6147,7 +6417,7 @@ type AckSent struct {
 
 func (x *AckSent) Reset() {
 	*x = AckSent{}
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6159,7 +6429,7 @@ func (x *AckSent) String() string {
 func (*AckSent) ProtoMessage() {}
 
 func (x *AckSent) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[59]
+	mi := &file_events_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6172,7 +6442,7 @@ func (x *AckSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckSent.ProtoReflect.Descriptor instead.
 func (*AckSent) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{59}
+	return file_events_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *AckSent) GetTo() string {
@@ -6231,7 +6501,7 @@ type AckWithheld struct {
 
 func (x *AckWithheld) Reset() {
 	*x = AckWithheld{}
-	mi := &file_events_proto_msgTypes[60]
+	mi := &file_events_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6243,7 +6513,7 @@ func (x *AckWithheld) String() string {
 func (*AckWithheld) ProtoMessage() {}
 
 func (x *AckWithheld) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[60]
+	mi := &file_events_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6256,7 +6526,7 @@ func (x *AckWithheld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckWithheld.ProtoReflect.Descriptor instead.
 func (*AckWithheld) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{60}
+	return file_events_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *AckWithheld) GetTo() string {
@@ -6310,7 +6580,7 @@ type SourceReleased struct {
 
 func (x *SourceReleased) Reset() {
 	*x = SourceReleased{}
-	mi := &file_events_proto_msgTypes[61]
+	mi := &file_events_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6322,7 +6592,7 @@ func (x *SourceReleased) String() string {
 func (*SourceReleased) ProtoMessage() {}
 
 func (x *SourceReleased) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[61]
+	mi := &file_events_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6335,7 +6605,7 @@ func (x *SourceReleased) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceReleased.ProtoReflect.Descriptor instead.
 func (*SourceReleased) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{61}
+	return file_events_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SourceReleased) GetPages() []uint32 {
@@ -6353,7 +6623,7 @@ type RoomCleared struct {
 
 func (x *RoomCleared) Reset() {
 	*x = RoomCleared{}
-	mi := &file_events_proto_msgTypes[62]
+	mi := &file_events_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6365,7 +6635,7 @@ func (x *RoomCleared) String() string {
 func (*RoomCleared) ProtoMessage() {}
 
 func (x *RoomCleared) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[62]
+	mi := &file_events_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6378,7 +6648,7 @@ func (x *RoomCleared) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomCleared.ProtoReflect.Descriptor instead.
 func (*RoomCleared) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{62}
+	return file_events_proto_rawDescGZIP(), []int{64}
 }
 
 // ReceiptDropped: the oldest receipt went; its decode node's watermark rose.
@@ -6393,7 +6663,7 @@ type ReceiptDropped struct {
 
 func (x *ReceiptDropped) Reset() {
 	*x = ReceiptDropped{}
-	mi := &file_events_proto_msgTypes[63]
+	mi := &file_events_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6405,7 +6675,7 @@ func (x *ReceiptDropped) String() string {
 func (*ReceiptDropped) ProtoMessage() {}
 
 func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[63]
+	mi := &file_events_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6418,7 +6688,7 @@ func (x *ReceiptDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiptDropped.ProtoReflect.Descriptor instead.
 func (*ReceiptDropped) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{63}
+	return file_events_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReceiptDropped) GetDecodeNode() string {
@@ -6442,6 +6712,153 @@ func (x *ReceiptDropped) GetDecodeLogId() []byte {
 	return nil
 }
 
+// StagingAsked: room in the ring of a decode rank was asked for (STAGING_REQ).
+type StagingAsked struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	To            string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	Chunk         uint32                 `protobuf:"varint,2,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	Pages         uint32                 `protobuf:"varint,3,opt,name=pages,proto3" json:"pages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagingAsked) Reset() {
+	*x = StagingAsked{}
+	mi := &file_events_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagingAsked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagingAsked) ProtoMessage() {}
+
+func (x *StagingAsked) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagingAsked.ProtoReflect.Descriptor instead.
+func (*StagingAsked) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *StagingAsked) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *StagingAsked) GetChunk() uint32 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
+}
+
+func (x *StagingAsked) GetPages() uint32 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
+}
+
+// StagingAnswered: its answer (STAGING_RSP). direct: it will never fit, the
+// chunk is written into the pages.
+type StagingAnswered struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	To            string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	Chunk         uint32                 `protobuf:"varint,2,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	Round         uint64                 `protobuf:"varint,3,opt,name=round,proto3" json:"round,omitempty"`
+	Offset        uint64                 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	End           uint64                 `protobuf:"varint,5,opt,name=end,proto3" json:"end,omitempty"`
+	Direct        bool                   `protobuf:"varint,6,opt,name=direct,proto3" json:"direct,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagingAnswered) Reset() {
+	*x = StagingAnswered{}
+	mi := &file_events_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagingAnswered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagingAnswered) ProtoMessage() {}
+
+func (x *StagingAnswered) ProtoReflect() protoreflect.Message {
+	mi := &file_events_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagingAnswered.ProtoReflect.Descriptor instead.
+func (*StagingAnswered) Descriptor() ([]byte, []int) {
+	return file_events_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *StagingAnswered) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *StagingAnswered) GetChunk() uint32 {
+	if x != nil {
+		return x.Chunk
+	}
+	return 0
+}
+
+func (x *StagingAnswered) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *StagingAnswered) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *StagingAnswered) GetEnd() uint64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *StagingAnswered) GetDirect() bool {
+	if x != nil {
+		return x.Direct
+	}
+	return false
+}
+
 type MessageRejected struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -6455,7 +6872,7 @@ type MessageRejected struct {
 
 func (x *MessageRejected) Reset() {
 	*x = MessageRejected{}
-	mi := &file_events_proto_msgTypes[64]
+	mi := &file_events_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6467,7 +6884,7 @@ func (x *MessageRejected) String() string {
 func (*MessageRejected) ProtoMessage() {}
 
 func (x *MessageRejected) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[64]
+	mi := &file_events_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6480,7 +6897,7 @@ func (x *MessageRejected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageRejected.ProtoReflect.Descriptor instead.
 func (*MessageRejected) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{64}
+	return file_events_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *MessageRejected) GetKind() string {
@@ -6527,7 +6944,7 @@ type TimerFired struct {
 
 func (x *TimerFired) Reset() {
 	*x = TimerFired{}
-	mi := &file_events_proto_msgTypes[65]
+	mi := &file_events_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6539,7 +6956,7 @@ func (x *TimerFired) String() string {
 func (*TimerFired) ProtoMessage() {}
 
 func (x *TimerFired) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[65]
+	mi := &file_events_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6552,7 +6969,7 @@ func (x *TimerFired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimerFired.ProtoReflect.Descriptor instead.
 func (*TimerFired) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{65}
+	return file_events_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *TimerFired) GetTimer() string {
@@ -6572,7 +6989,7 @@ type InvariantViolated struct {
 
 func (x *InvariantViolated) Reset() {
 	*x = InvariantViolated{}
-	mi := &file_events_proto_msgTypes[66]
+	mi := &file_events_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6584,7 +7001,7 @@ func (x *InvariantViolated) String() string {
 func (*InvariantViolated) ProtoMessage() {}
 
 func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
-	mi := &file_events_proto_msgTypes[66]
+	mi := &file_events_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6597,7 +7014,7 @@ func (x *InvariantViolated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvariantViolated.ProtoReflect.Descriptor instead.
 func (*InvariantViolated) Descriptor() ([]byte, []int) {
-	return file_events_proto_rawDescGZIP(), []int{66}
+	return file_events_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *InvariantViolated) GetInvariant() string {
@@ -6618,7 +7035,7 @@ var File_events_proto protoreflect.FileDescriptor
 
 const file_events_proto_rawDesc = "" +
 	"\n" +
-	"\fevents.proto\x12\x0fpdlog.events.v1\"\xe2#\n" +
+	"\fevents.proto\x12\x0fpdlog.events.v1\"\x8f&\n" +
 	"\x05Event\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x10\n" +
 	"\x03hlc\x18\x02 \x01(\x06R\x03hlc\x12\x12\n" +
@@ -6675,6 +7092,8 @@ const file_events_proto_rawDesc = "" +
 	"\x12local_copy_started\x18A \x01(\v2!.pdlog.events.v1.LocalCopyStartedH\x00R\x10localCopyStarted\x12K\n" +
 	"\x10local_copy_ended\x18B \x01(\v2\x1f.pdlog.events.v1.LocalCopyEndedH\x00R\x0elocalCopyEnded\x12\\\n" +
 	"\x15notification_received\x18C \x01(\v2%.pdlog.events.v1.NotificationReceivedH\x00R\x14notificationReceived\x12P\n" +
+	"\x11staging_allocated\x18D \x01(\v2!.pdlog.events.v1.StagingAllocatedH\x00R\x10stagingAllocated\x12D\n" +
+	"\rstaging_ready\x18E \x01(\v2\x1d.pdlog.events.v1.StagingReadyH\x00R\fstagingReady\x12P\n" +
 	"\x11metadata_received\x18P \x01(\v2!.pdlog.events.v1.MetadataReceivedH\x00R\x10metadataReceived\x12A\n" +
 	"\fchunk_queued\x18Q \x01(\v2\x1c.pdlog.events.v1.ChunkQueuedH\x00R\vchunkQueued\x12A\n" +
 	"\fchunk_posted\x18R \x01(\v2\x1c.pdlog.events.v1.ChunkPostedH\x00R\vchunkPosted\x12J\n" +
@@ -6692,7 +7111,9 @@ const file_events_proto_rawDesc = "" +
 	"\fack_withheld\x18] \x01(\v2\x1c.pdlog.events.v1.AckWithheldH\x00R\vackWithheld\x12J\n" +
 	"\x0fsource_released\x18^ \x01(\v2\x1f.pdlog.events.v1.SourceReleasedH\x00R\x0esourceReleased\x12A\n" +
 	"\froom_cleared\x18_ \x01(\v2\x1c.pdlog.events.v1.RoomClearedH\x00R\vroomCleared\x12J\n" +
-	"\x0freceipt_dropped\x18` \x01(\v2\x1f.pdlog.events.v1.ReceiptDroppedH\x00R\x0ereceiptDropped\x12M\n" +
+	"\x0freceipt_dropped\x18` \x01(\v2\x1f.pdlog.events.v1.ReceiptDroppedH\x00R\x0ereceiptDropped\x12D\n" +
+	"\rstaging_asked\x18a \x01(\v2\x1d.pdlog.events.v1.StagingAskedH\x00R\fstagingAsked\x12M\n" +
+	"\x10staging_answered\x18b \x01(\v2 .pdlog.events.v1.StagingAnsweredH\x00R\x0fstagingAnswered\x12M\n" +
 	"\x10message_rejected\x18n \x01(\v2 .pdlog.events.v1.MessageRejectedH\x00R\x0fmessageRejected\x12>\n" +
 	"\vtimer_fired\x18o \x01(\v2\x1b.pdlog.events.v1.TimerFiredH\x00R\n" +
 	"timerFired\x12S\n" +
@@ -6957,7 +7378,7 @@ const file_events_proto_rawDesc = "" +
 	"\bpage_off\x18\x05 \x01(\x04R\apageOff\x12\x19\n" +
 	"\bpage_len\x18\x06 \x01(\x04R\apageLen\"*\n" +
 	"\x10PageCheckSkipped\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xe2\x01\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xaa\x02\n" +
 	"\vWriteLanded\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
@@ -6967,7 +7388,11 @@ const file_events_proto_rawDesc = "" +
 	"\rafter_release\x18\x06 \x01(\bR\fafterRelease\x12\x14\n" +
 	"\x05chunk\x18\a \x01(\rR\x05chunk\x12\x19\n" +
 	"\bpage_off\x18\b \x01(\x04R\apageOff\x12\x19\n" +
-	"\bpage_len\x18\t \x01(\x04R\apageLen\"v\n" +
+	"\bpage_len\x18\t \x01(\x04R\apageLen\x12%\n" +
+	"\x0estaging_offset\x18\n" +
+	" \x01(\x04R\rstagingOffset\x12\x1f\n" +
+	"\vstaging_end\x18\v \x01(\x04R\n" +
+	"stagingEnd\"v\n" +
 	"\x11PeerRestartProven\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x126\n" +
 	"\bevidence\x18\x02 \x01(\x0e2\x1a.pdlog.events.v1.FenceKindR\bevidence\x12\x19\n" +
@@ -6994,7 +7419,19 @@ const file_events_proto_rawDesc = "" +
 	"\x04last\x18\x05 \x01(\bR\x04last\x12\x12\n" +
 	"\x04part\x18\x06 \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\a \x01(\rR\x05parts\x12\x1a\n" +
-	"\bexpected\x18\b \x01(\rR\bexpected\"o\n" +
+	"\bexpected\x18\b \x01(\rR\bexpected\"\x8e\x01\n" +
+	"\x10StagingAllocated\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\x12\x14\n" +
+	"\x05chunk\x18\x02 \x01(\rR\x05chunk\x12\x14\n" +
+	"\x05pages\x18\x03 \x01(\rR\x05pages\x12\x14\n" +
+	"\x05round\x18\x04 \x01(\x04R\x05round\x12\x16\n" +
+	"\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x10\n" +
+	"\x03end\x18\x06 \x01(\x04R\x03end\"`\n" +
+	"\fStagingReady\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\x12\x14\n" +
+	"\x05chunk\x18\x02 \x01(\rR\x05chunk\x12\x14\n" +
+	"\x05first\x18\x03 \x01(\rR\x05first\x12\x14\n" +
+	"\x05pages\x18\x04 \x01(\rR\x05pages\"o\n" +
 	"\vPastSettled\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x14\n" +
 	"\x05known\x18\x02 \x01(\bR\x05known\x126\n" +
@@ -7024,7 +7461,7 @@ const file_events_proto_rawDesc = "" +
 	"\tcomponent\x18\x03 \x01(\rR\tcomponent\x12\x1a\n" +
 	"\bprovider\x18\x04 \x01(\tR\bprovider\x12\x1a\n" +
 	"\bendpoint\x18\x05 \x01(\tR\bendpoint\x12\x10\n" +
-	"\x03key\x18\x06 \x01(\fR\x03key\"\xac\x01\n" +
+	"\x03key\x18\x06 \x01(\fR\x03key\"\xc2\x01\n" +
 	"\vChunkQueued\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\rR\x05chunk\x12\x14\n" +
 	"\x05pages\x18\x02 \x03(\rR\x05pages\x12\x12\n" +
@@ -7032,7 +7469,8 @@ const file_events_proto_rawDesc = "" +
 	"\x05first\x18\x04 \x01(\rR\x05first\x12\x14\n" +
 	"\x05count\x18\x05 \x01(\x04R\x05count\x12!\n" +
 	"\fsource_pages\x18\x06 \x03(\rR\vsourcePages\x12\x0e\n" +
-	"\x02to\x18\a \x03(\tR\x02to\"\xac\x01\n" +
+	"\x02to\x18\a \x03(\tR\x02to\x12\x14\n" +
+	"\x05bytes\x18\b \x01(\x04R\x05bytes\"\x8a\x02\n" +
 	"\vChunkPosted\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x04R\x05token\x12\x14\n" +
 	"\x05chunk\x18\x02 \x01(\rR\x05chunk\x12\x0e\n" +
@@ -7040,7 +7478,12 @@ const file_events_proto_rawDesc = "" +
 	"\x05pages\x18\x04 \x03(\rR\x05pages\x12!\n" +
 	"\fsource_pages\x18\x05 \x03(\rR\vsourcePages\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x12\n" +
-	"\x04last\x18\a \x01(\bR\x04last\"b\n" +
+	"\x04last\x18\a \x01(\bR\x04last\x12%\n" +
+	"\x0estaging_offset\x18\b \x01(\x04R\rstagingOffset\x12\x1f\n" +
+	"\vstaging_end\x18\t \x01(\x04R\n" +
+	"stagingEnd\x12\x14\n" +
+	"\x05first\x18\n" +
+	" \x01(\rR\x05first\"b\n" +
 	"\x0eChunkCompleted\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x04R\x05token\x12\x14\n" +
 	"\x05chunk\x18\x02 \x01(\rR\x05chunk\x12\x0e\n" +
@@ -7122,7 +7565,18 @@ const file_events_proto_rawDesc = "" +
 	"\vdecode_node\x18\x01 \x01(\tR\n" +
 	"decodeNode\x12&\n" +
 	"\x0fdecode_room_seq\x18\x02 \x01(\x04R\rdecodeRoomSeq\x12\"\n" +
-	"\rdecode_log_id\x18\x03 \x01(\fR\vdecodeLogId\"\x88\x01\n" +
+	"\rdecode_log_id\x18\x03 \x01(\fR\vdecodeLogId\"J\n" +
+	"\fStagingAsked\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\x12\x14\n" +
+	"\x05chunk\x18\x02 \x01(\rR\x05chunk\x12\x14\n" +
+	"\x05pages\x18\x03 \x01(\rR\x05pages\"\x8f\x01\n" +
+	"\x0fStagingAnswered\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\x12\x14\n" +
+	"\x05chunk\x18\x02 \x01(\rR\x05chunk\x12\x14\n" +
+	"\x05round\x18\x03 \x01(\x04R\x05round\x12\x16\n" +
+	"\x06offset\x18\x04 \x01(\x04R\x06offset\x12\x10\n" +
+	"\x03end\x18\x05 \x01(\x04R\x03end\x12\x16\n" +
+	"\x06direct\x18\x06 \x01(\bR\x06direct\"\x88\x01\n" +
 	"\x0fMessageRejected\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
@@ -7226,7 +7680,7 @@ func file_events_proto_rawDescGZIP() []byte {
 }
 
 var file_events_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
+var file_events_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_events_proto_goTypes = []any{
 	(Role)(0),                    // 0: pdlog.events.v1.Role
 	(AbortCause)(0),              // 1: pdlog.events.v1.AbortCause
@@ -7282,29 +7736,33 @@ var file_events_proto_goTypes = []any{
 	(*LocalCopyStarted)(nil),     // 51: pdlog.events.v1.LocalCopyStarted
 	(*LocalCopyEnded)(nil),       // 52: pdlog.events.v1.LocalCopyEnded
 	(*NotificationReceived)(nil), // 53: pdlog.events.v1.NotificationReceived
-	(*PastSettled)(nil),          // 54: pdlog.events.v1.PastSettled
-	(*MetadataReceived)(nil),     // 55: pdlog.events.v1.MetadataReceived
-	(*WriteKey)(nil),             // 56: pdlog.events.v1.WriteKey
-	(*ChunkQueued)(nil),          // 57: pdlog.events.v1.ChunkQueued
-	(*ChunkPosted)(nil),          // 58: pdlog.events.v1.ChunkPosted
-	(*ChunkCompleted)(nil),       // 59: pdlog.events.v1.ChunkCompleted
-	(*ChunkFailed)(nil),          // 60: pdlog.events.v1.ChunkFailed
-	(*ChunkUncertain)(nil),       // 61: pdlog.events.v1.ChunkUncertain
-	(*ChunkDrained)(nil),         // 62: pdlog.events.v1.ChunkDrained
-	(*ChunkSkipped)(nil),         // 63: pdlog.events.v1.ChunkSkipped
-	(*StatusSent)(nil),           // 64: pdlog.events.v1.StatusSent
-	(*AbortReceived)(nil),        // 65: pdlog.events.v1.AbortReceived
-	(*AckTargetHeld)(nil),        // 66: pdlog.events.v1.AckTargetHeld
-	(*Drained)(nil),              // 67: pdlog.events.v1.Drained
-	(*AckSent)(nil),              // 68: pdlog.events.v1.AckSent
-	(*AckWithheld)(nil),          // 69: pdlog.events.v1.AckWithheld
-	(*SourceReleased)(nil),       // 70: pdlog.events.v1.SourceReleased
-	(*RoomCleared)(nil),          // 71: pdlog.events.v1.RoomCleared
-	(*ReceiptDropped)(nil),       // 72: pdlog.events.v1.ReceiptDropped
-	(*MessageRejected)(nil),      // 73: pdlog.events.v1.MessageRejected
-	(*TimerFired)(nil),           // 74: pdlog.events.v1.TimerFired
-	(*InvariantViolated)(nil),    // 75: pdlog.events.v1.InvariantViolated
-	nil,                          // 76: pdlog.events.v1.ConfigChanged.ValuesEntry
+	(*StagingAllocated)(nil),     // 54: pdlog.events.v1.StagingAllocated
+	(*StagingReady)(nil),         // 55: pdlog.events.v1.StagingReady
+	(*PastSettled)(nil),          // 56: pdlog.events.v1.PastSettled
+	(*MetadataReceived)(nil),     // 57: pdlog.events.v1.MetadataReceived
+	(*WriteKey)(nil),             // 58: pdlog.events.v1.WriteKey
+	(*ChunkQueued)(nil),          // 59: pdlog.events.v1.ChunkQueued
+	(*ChunkPosted)(nil),          // 60: pdlog.events.v1.ChunkPosted
+	(*ChunkCompleted)(nil),       // 61: pdlog.events.v1.ChunkCompleted
+	(*ChunkFailed)(nil),          // 62: pdlog.events.v1.ChunkFailed
+	(*ChunkUncertain)(nil),       // 63: pdlog.events.v1.ChunkUncertain
+	(*ChunkDrained)(nil),         // 64: pdlog.events.v1.ChunkDrained
+	(*ChunkSkipped)(nil),         // 65: pdlog.events.v1.ChunkSkipped
+	(*StatusSent)(nil),           // 66: pdlog.events.v1.StatusSent
+	(*AbortReceived)(nil),        // 67: pdlog.events.v1.AbortReceived
+	(*AckTargetHeld)(nil),        // 68: pdlog.events.v1.AckTargetHeld
+	(*Drained)(nil),              // 69: pdlog.events.v1.Drained
+	(*AckSent)(nil),              // 70: pdlog.events.v1.AckSent
+	(*AckWithheld)(nil),          // 71: pdlog.events.v1.AckWithheld
+	(*SourceReleased)(nil),       // 72: pdlog.events.v1.SourceReleased
+	(*RoomCleared)(nil),          // 73: pdlog.events.v1.RoomCleared
+	(*ReceiptDropped)(nil),       // 74: pdlog.events.v1.ReceiptDropped
+	(*StagingAsked)(nil),         // 75: pdlog.events.v1.StagingAsked
+	(*StagingAnswered)(nil),      // 76: pdlog.events.v1.StagingAnswered
+	(*MessageRejected)(nil),      // 77: pdlog.events.v1.MessageRejected
+	(*TimerFired)(nil),           // 78: pdlog.events.v1.TimerFired
+	(*InvariantViolated)(nil),    // 79: pdlog.events.v1.InvariantViolated
+	nil,                          // 80: pdlog.events.v1.ConfigChanged.ValuesEntry
 }
 var file_events_proto_depIdxs = []int32{
 	10, // 0: pdlog.events.v1.Event.cause:type_name -> pdlog.events.v1.Cause
@@ -7343,70 +7801,74 @@ var file_events_proto_depIdxs = []int32{
 	48, // 33: pdlog.events.v1.Event.write_landed:type_name -> pdlog.events.v1.WriteLanded
 	49, // 34: pdlog.events.v1.Event.peer_restart_proven:type_name -> pdlog.events.v1.PeerRestartProven
 	50, // 35: pdlog.events.v1.Event.room_finished:type_name -> pdlog.events.v1.RoomFinished
-	54, // 36: pdlog.events.v1.Event.past_settled:type_name -> pdlog.events.v1.PastSettled
+	56, // 36: pdlog.events.v1.Event.past_settled:type_name -> pdlog.events.v1.PastSettled
 	51, // 37: pdlog.events.v1.Event.local_copy_started:type_name -> pdlog.events.v1.LocalCopyStarted
 	52, // 38: pdlog.events.v1.Event.local_copy_ended:type_name -> pdlog.events.v1.LocalCopyEnded
 	53, // 39: pdlog.events.v1.Event.notification_received:type_name -> pdlog.events.v1.NotificationReceived
-	55, // 40: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
-	57, // 41: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
-	58, // 42: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
-	59, // 43: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
-	60, // 44: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
-	61, // 45: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
-	62, // 46: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
-	63, // 47: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
-	64, // 48: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
-	65, // 49: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
-	66, // 50: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
-	67, // 51: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
-	68, // 52: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
-	69, // 53: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
-	70, // 54: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
-	71, // 55: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
-	72, // 56: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
-	73, // 57: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
-	74, // 58: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
-	75, // 59: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
-	0,  // 60: pdlog.events.v1.NodeStarted.role:type_name -> pdlog.events.v1.Role
-	2,  // 61: pdlog.events.v1.NodeStarted.policy:type_name -> pdlog.events.v1.Policy
-	12, // 62: pdlog.events.v1.NodeStarted.place:type_name -> pdlog.events.v1.Place
-	76, // 63: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
-	19, // 64: pdlog.events.v1.PeerRegistered.memory:type_name -> pdlog.events.v1.PeerMemory
-	20, // 65: pdlog.events.v1.PeerMemory.state:type_name -> pdlog.events.v1.StateMemory
-	6,  // 66: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
-	3,  // 67: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
-	0,  // 68: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
-	25, // 69: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
-	3,  // 70: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
-	7,  // 71: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
-	8,  // 72: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
-	1,  // 73: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
-	1,  // 74: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
-	25, // 75: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
-	6,  // 76: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
-	5,  // 77: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
-	8,  // 78: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
-	25, // 79: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
-	1,  // 80: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
-	25, // 81: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 82: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
-	25, // 83: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
-	4,  // 84: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
-	5,  // 85: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
-	3,  // 86: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
-	4,  // 87: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
-	43, // 88: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
-	25, // 89: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
-	3,  // 90: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
-	3,  // 91: pdlog.events.v1.PastSettled.evidence:type_name -> pdlog.events.v1.FenceKind
-	56, // 92: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
-	7,  // 93: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
-	5,  // 94: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
-	95, // [95:95] is the sub-list for method output_type
-	95, // [95:95] is the sub-list for method input_type
-	95, // [95:95] is the sub-list for extension type_name
-	95, // [95:95] is the sub-list for extension extendee
-	0,  // [0:95] is the sub-list for field type_name
+	54, // 40: pdlog.events.v1.Event.staging_allocated:type_name -> pdlog.events.v1.StagingAllocated
+	55, // 41: pdlog.events.v1.Event.staging_ready:type_name -> pdlog.events.v1.StagingReady
+	57, // 42: pdlog.events.v1.Event.metadata_received:type_name -> pdlog.events.v1.MetadataReceived
+	59, // 43: pdlog.events.v1.Event.chunk_queued:type_name -> pdlog.events.v1.ChunkQueued
+	60, // 44: pdlog.events.v1.Event.chunk_posted:type_name -> pdlog.events.v1.ChunkPosted
+	61, // 45: pdlog.events.v1.Event.chunk_completed:type_name -> pdlog.events.v1.ChunkCompleted
+	62, // 46: pdlog.events.v1.Event.chunk_failed:type_name -> pdlog.events.v1.ChunkFailed
+	63, // 47: pdlog.events.v1.Event.chunk_uncertain:type_name -> pdlog.events.v1.ChunkUncertain
+	64, // 48: pdlog.events.v1.Event.chunk_drained:type_name -> pdlog.events.v1.ChunkDrained
+	65, // 49: pdlog.events.v1.Event.chunk_skipped:type_name -> pdlog.events.v1.ChunkSkipped
+	66, // 50: pdlog.events.v1.Event.status_sent:type_name -> pdlog.events.v1.StatusSent
+	67, // 51: pdlog.events.v1.Event.abort_received:type_name -> pdlog.events.v1.AbortReceived
+	68, // 52: pdlog.events.v1.Event.ack_target_held:type_name -> pdlog.events.v1.AckTargetHeld
+	69, // 53: pdlog.events.v1.Event.drained:type_name -> pdlog.events.v1.Drained
+	70, // 54: pdlog.events.v1.Event.ack_sent:type_name -> pdlog.events.v1.AckSent
+	71, // 55: pdlog.events.v1.Event.ack_withheld:type_name -> pdlog.events.v1.AckWithheld
+	72, // 56: pdlog.events.v1.Event.source_released:type_name -> pdlog.events.v1.SourceReleased
+	73, // 57: pdlog.events.v1.Event.room_cleared:type_name -> pdlog.events.v1.RoomCleared
+	74, // 58: pdlog.events.v1.Event.receipt_dropped:type_name -> pdlog.events.v1.ReceiptDropped
+	75, // 59: pdlog.events.v1.Event.staging_asked:type_name -> pdlog.events.v1.StagingAsked
+	76, // 60: pdlog.events.v1.Event.staging_answered:type_name -> pdlog.events.v1.StagingAnswered
+	77, // 61: pdlog.events.v1.Event.message_rejected:type_name -> pdlog.events.v1.MessageRejected
+	78, // 62: pdlog.events.v1.Event.timer_fired:type_name -> pdlog.events.v1.TimerFired
+	79, // 63: pdlog.events.v1.Event.invariant_violated:type_name -> pdlog.events.v1.InvariantViolated
+	0,  // 64: pdlog.events.v1.NodeStarted.role:type_name -> pdlog.events.v1.Role
+	2,  // 65: pdlog.events.v1.NodeStarted.policy:type_name -> pdlog.events.v1.Policy
+	12, // 66: pdlog.events.v1.NodeStarted.place:type_name -> pdlog.events.v1.Place
+	80, // 67: pdlog.events.v1.ConfigChanged.values:type_name -> pdlog.events.v1.ConfigChanged.ValuesEntry
+	19, // 68: pdlog.events.v1.PeerRegistered.memory:type_name -> pdlog.events.v1.PeerMemory
+	20, // 69: pdlog.events.v1.PeerMemory.state:type_name -> pdlog.events.v1.StateMemory
+	6,  // 70: pdlog.events.v1.PeerCapabilities.ack_form:type_name -> pdlog.events.v1.AckForm
+	3,  // 71: pdlog.events.v1.PeerCapabilities.fence:type_name -> pdlog.events.v1.FenceKind
+	0,  // 72: pdlog.events.v1.RoomOpened.role:type_name -> pdlog.events.v1.Role
+	25, // 73: pdlog.events.v1.RoomOpened.pairs:type_name -> pdlog.events.v1.Pair
+	3,  // 74: pdlog.events.v1.PublishStarted.fence:type_name -> pdlog.events.v1.FenceKind
+	7,  // 75: pdlog.events.v1.StatusReceived.status:type_name -> pdlog.events.v1.TerminalStatus
+	8,  // 76: pdlog.events.v1.StatusReceived.why:type_name -> pdlog.events.v1.NotCounted
+	1,  // 77: pdlog.events.v1.RoomFailed.cause:type_name -> pdlog.events.v1.AbortCause
+	1,  // 78: pdlog.events.v1.AbortArmed.cause:type_name -> pdlog.events.v1.AbortCause
+	25, // 79: pdlog.events.v1.AbortArmed.expected:type_name -> pdlog.events.v1.Pair
+	6,  // 80: pdlog.events.v1.AckReceived.form:type_name -> pdlog.events.v1.AckForm
+	5,  // 81: pdlog.events.v1.AckReceived.proof:type_name -> pdlog.events.v1.Proof
+	8,  // 82: pdlog.events.v1.AckReceived.why:type_name -> pdlog.events.v1.NotCounted
+	25, // 83: pdlog.events.v1.ReleaseDeferred.waiting:type_name -> pdlog.events.v1.Pair
+	1,  // 84: pdlog.events.v1.ReleaseDeferred.cause:type_name -> pdlog.events.v1.AbortCause
+	25, // 85: pdlog.events.v1.AckTimedOut.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 86: pdlog.events.v1.Fenced.evidence:type_name -> pdlog.events.v1.FenceKind
+	25, // 87: pdlog.events.v1.Quarantined.missing:type_name -> pdlog.events.v1.Pair
+	4,  // 88: pdlog.events.v1.Evidence.basis:type_name -> pdlog.events.v1.Basis
+	5,  // 89: pdlog.events.v1.Evidence.proof:type_name -> pdlog.events.v1.Proof
+	3,  // 90: pdlog.events.v1.Evidence.fence:type_name -> pdlog.events.v1.FenceKind
+	4,  // 91: pdlog.events.v1.Released.basis:type_name -> pdlog.events.v1.Basis
+	43, // 92: pdlog.events.v1.Released.evidence:type_name -> pdlog.events.v1.Evidence
+	25, // 93: pdlog.events.v1.Released.missing:type_name -> pdlog.events.v1.Pair
+	3,  // 94: pdlog.events.v1.PeerRestartProven.evidence:type_name -> pdlog.events.v1.FenceKind
+	3,  // 95: pdlog.events.v1.PastSettled.evidence:type_name -> pdlog.events.v1.FenceKind
+	58, // 96: pdlog.events.v1.MetadataReceived.write_keys:type_name -> pdlog.events.v1.WriteKey
+	7,  // 97: pdlog.events.v1.StatusSent.status:type_name -> pdlog.events.v1.TerminalStatus
+	5,  // 98: pdlog.events.v1.AckSent.proof:type_name -> pdlog.events.v1.Proof
+	99, // [99:99] is the sub-list for method output_type
+	99, // [99:99] is the sub-list for method input_type
+	99, // [99:99] is the sub-list for extension type_name
+	99, // [99:99] is the sub-list for extension extendee
+	0,  // [0:99] is the sub-list for field type_name
 }
 
 func init() { file_events_proto_init() }
@@ -7454,6 +7916,8 @@ func file_events_proto_init() {
 		(*Event_LocalCopyStarted)(nil),
 		(*Event_LocalCopyEnded)(nil),
 		(*Event_NotificationReceived)(nil),
+		(*Event_StagingAllocated)(nil),
+		(*Event_StagingReady)(nil),
 		(*Event_MetadataReceived)(nil),
 		(*Event_ChunkQueued)(nil),
 		(*Event_ChunkPosted)(nil),
@@ -7471,23 +7935,25 @@ func file_events_proto_init() {
 		(*Event_SourceReleased)(nil),
 		(*Event_RoomCleared)(nil),
 		(*Event_ReceiptDropped)(nil),
+		(*Event_StagingAsked)(nil),
+		(*Event_StagingAnswered)(nil),
 		(*Event_MessageRejected)(nil),
 		(*Event_TimerFired)(nil),
 		(*Event_InvariantViolated)(nil),
 	}
 	file_events_proto_msgTypes[21].OneofWrappers = []any{}
-	file_events_proto_msgTypes[46].OneofWrappers = []any{}
-	file_events_proto_msgTypes[56].OneofWrappers = []any{}
-	file_events_proto_msgTypes[57].OneofWrappers = []any{}
+	file_events_proto_msgTypes[48].OneofWrappers = []any{}
+	file_events_proto_msgTypes[58].OneofWrappers = []any{}
 	file_events_proto_msgTypes[59].OneofWrappers = []any{}
-	file_events_proto_msgTypes[60].OneofWrappers = []any{}
+	file_events_proto_msgTypes[61].OneofWrappers = []any{}
+	file_events_proto_msgTypes[62].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_events_proto_rawDesc), len(file_events_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   68,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

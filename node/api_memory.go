@@ -19,6 +19,7 @@ func (e *engine) RegisterMemory(ctx context.Context, req *connect.Request[engine
 	l := layout{
 		path: q.Path, pageOffset: q.Offset, pageBytes: q.PageBytes, pages: q.Pages,
 		auxOffset: q.AuxOffset, auxBytes: q.AuxBytes, auxRows: q.AuxRows,
+		stagingOffset: q.StagingOffset, stagingBytes: q.StagingBytes,
 	}
 	var f *os.File
 	if q.PassedFd {
@@ -53,6 +54,8 @@ func (n *Node) checkMemory(rank int, l *layout, kind enginepb.MemoryKind) error 
 		return no("rank %d of %d", rank, n.cfg.Ranks)
 	case n.cfg.Role == "decode" && l.pages < uint64(n.cfg.Pages): //nolint:gosec // positive
 		return no("%d pages, the pool is configured with %d", l.pages, n.cfg.Pages)
+	case n.cfg.Role == "prefill" && l.stagingBytes > 0:
+		return no("a staging ring is decode's: prefill writes to it")
 	case l.auxRows == 0:
 		return no("no aux rows: a room's aux row is part of its success")
 	case n.cfg.Role == "decode" && l.auxRows < uint64(n.auxRows()): //nolint:gosec // positive

@@ -13,9 +13,10 @@ import (
 
 // stranger sends frames to a node's control socket, as anybody can.
 type stranger struct {
-	t    *testing.T
-	zmq  transport
-	push pusher
+	t       *testing.T
+	zmq     transport
+	push    pusher
+	dialect string
 }
 
 func newStranger(t *testing.T, address string) *stranger {
@@ -32,12 +33,12 @@ func newStranger(t *testing.T, address string) *stranger {
 		_ = p.Close(0)
 		_ = z.Close()
 	})
-	return &stranger{t: t, zmq: z, push: p}
+	return &stranger{t: t, zmq: z, push: p, dialect: "mori"}
 }
 
 func (s *stranger) send(m backends.Message) {
 	s.t.Helper()
-	d, err := backends.Lookup("mori")
+	d, err := backends.Lookup(s.dialect)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -154,6 +154,9 @@ type RDMAConfig struct {
 	// ranks that gave no key of our provider, i.e. SGLang's. Without it a chunk
 	// for such a rank fails its room.
 	EngineWrites bool `koanf:"engine_writes"`
+	// Staging: prefill: chunks for pdlog decode ranks that have registered a
+	// staging ring and run another TP size go through it. Not in the dialect mori.
+	Staging bool `koanf:"staging"`
 }
 
 // NATSConfig is the mirror.
@@ -443,6 +446,11 @@ func (c *Config) validateRole() error {
 		if len(c.Peers) > 0 {
 			return badKey("peers", "belongs to role decode")
 		}
+		if d, err := backends.Lookup(c.Dialect); err == nil && c.RDMA.Staging {
+			if _, err = d.Encode(&backends.Watermark{SessionID: "x"}); errors.Is(err, backends.ErrKind) {
+				return badKey("rdma.staging", "the dialect %s has no staging", c.Dialect)
+			}
+		}
 		if c.RegisterOwn && c.DecodeAllocationPolicy != "early" {
 			return badKey("decode_allocation_policy", "is %s, but this node's own ranks are early: set register_own to false", c.DecodeAllocationPolicy)
 		}
@@ -456,6 +464,9 @@ func (c *Config) validateRole() error {
 	}
 	if spec, err := fault.ParseSpec(c.RDMA.Fault); err == nil && len(spec.Writer().Rules) > 0 {
 		return badKey("rdma.fault", "%s belongs to role prefill: only fences fail at decode", spec.Writer())
+	}
+	if c.RDMA.Staging {
+		return badKey("rdma.staging", "belongs to role prefill: decode registers the ring")
 	}
 	if c.RDMA.EngineWrites {
 		return badKey("rdma.engine_writes", "belongs to role prefill")

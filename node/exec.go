@@ -38,6 +38,10 @@ func (n *Node) perform(a projector.Action, seq uint64) {
 		n.receive.forget(a.Lease)
 	case projector.CopyAux:
 		n.loop.tell(n.copyAux(a))
+	case projector.CopyStaged:
+		n.background.Go(func() { n.loop.tell(n.copyStaged(a)) })
+	case projector.SendStagingReq, projector.SendStagingRsp, projector.SendWatermark, projector.SendChunkReady:
+		n.sendStaging(a)
 	case projector.CheckPages:
 		n.background.Go(func() { n.receive.check(a) })
 	case projector.Tell:

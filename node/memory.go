@@ -17,13 +17,15 @@ import (
 // layout says where an engine keeps one rank's pages and aux rows in a shared
 // file. All sizes in bytes.
 type layout struct {
-	path       string
-	pageOffset uint64
-	pageBytes  uint64
-	pages      uint64
-	auxOffset  uint64
-	auxBytes   uint64
-	auxRows    uint64
+	path          string
+	pageOffset    uint64
+	pageBytes     uint64
+	pages         uint64
+	auxOffset     uint64
+	auxBytes      uint64
+	auxRows       uint64
+	stagingOffset uint64 // decode: the staging ring (wire.md 1.7)
+	stagingBytes  uint64 // 0 = none
 }
 
 const maxBuffer = 1 << 46 // bytes of one rank's memory; keeps every sum below 2^63
@@ -45,6 +47,24 @@ func (l *layout) check() error {
 	if l.auxRows > 0 && l.auxOffset < l.pageOffset+l.pages*l.pageBytes && l.pageOffset < l.auxOffset+l.auxRows*l.auxBytes {
 		return errors.New("aux rows overlap the pages")
 	}
+	return l.checkStaging()
+}
+
+func (l *layout) checkStaging() error {
+	switch {
+	case l.stagingBytes == 0:
+		l.stagingOffset = 0
+		return nil
+	case l.stagingBytes > maxBuffer || l.stagingOffset > maxBuffer:
+		return errors.Newf("a staging ring of %d bytes at %d is too large", l.stagingBytes, l.stagingOffset)
+	case l.stagingOffset == 0:
+		l.stagingOffset = max(l.pageOffset+l.pages*l.pageBytes, l.auxOffset+l.auxRows*l.auxBytes)
+	}
+	for _, b := range [][2]uint64{{l.pageOffset, l.pages * l.pageBytes}, {l.auxOffset, l.auxRows * l.auxBytes}} {
+		if l.stagingOffset < b[0]+b[1] && b[0] < l.stagingOffset+l.stagingBytes {
+			return errors.New("the staging ring overlaps pages or aux rows")
+		}
+	}
 	return nil
 }
 
@@ -54,20 +74,21 @@ func (l *layout) record(rank int) *events.MemoryRegistered {
 		Name: memoryName(rank), LocalRank: uint32(rank), Kind: "kv", Bytes: l.bytes(), //nolint:gosec // ranks
 		Pages: l.pages, ItemBytes: l.pageBytes, PageOffset: l.pageOffset,
 		AuxOffset: l.auxOffset, AuxBytes: l.auxBytes, AuxRows: l.auxRows,
+		StagingOffset: l.stagingOffset, StagingBytes: l.stagingBytes,
 	}
 }
 
-func (l *layout) bytes() uint64 { return l.pages*l.pageBytes + l.auxRows*l.auxBytes }
+func (l *layout) bytes() uint64 { return l.pages*l.pageBytes + l.auxRows*l.auxBytes + l.stagingBytes }
 
 // rankMemory is one rank's memory, mapped, and on decode registered with the
 // provider: pages and aux rows as a region each, since their keys differ.
 type rankMemory struct {
 	layout
-	file                os.FileInfo
-	open                *os.File // the file behind mapping
-	mapping             []byte
-	kv, aux             []byte
-	kvRegion, auxRegion rdma.Region
+	file                               os.FileInfo
+	open                               *os.File // the file behind mapping
+	mapping                            []byte
+	kv, aux, staging                   []byte
+	kvRegion, auxRegion, stagingRegion rdma.Region
 }
 
 // mapMemory maps the file at the layout's path, or the one given, shared; it
@@ -90,12 +111,15 @@ func mapMemory(l layout, f *os.File) (*rankMemory, error) {
 			_ = f.Close()
 		}
 	}()
+	if err := l.check(); err != nil {
+		return nil, err
+	}
 	lo, hi := l.pageOffset, l.pageOffset+l.pages*l.pageBytes
 	if l.auxRows > 0 {
 		lo, hi = min(lo, l.auxOffset), max(hi, l.auxOffset+l.auxRows*l.auxBytes)
 	}
-	if err := l.check(); err != nil {
-		return nil, err
+	if l.stagingBytes > 0 {
+		lo, hi = min(lo, l.stagingOffset), max(hi, l.stagingOffset+l.stagingBytes)
 	}
 	_, _ = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // other files have no seals
 	st, err := f.Stat()
@@ -118,7 +142,29 @@ func mapMemory(l layout, f *os.File) (*rankMemory, error) {
 		at = l.auxOffset - lo
 		r.aux = m[at : at+l.auxRows*l.auxBytes : at+l.auxRows*l.auxBytes]
 	}
+	if l.stagingBytes > 0 {
+		at = l.stagingOffset - lo
+		r.staging = m[at : at+l.stagingBytes : at+l.stagingBytes]
+	}
 	return r, nil
+}
+
+// scatter copies whole pages, one behind the other from offset of the staging
+// ring on, to their places.
+func (r *rankMemory) scatter(offset uint64, pages []uint32) error {
+	n := uint64(len(pages)) * r.pageBytes
+	if offset > r.stagingBytes || n > r.stagingBytes-offset {
+		return errors.Newf("%d bytes at %d of a ring of %d", n, offset, r.stagingBytes)
+	}
+	for i, p := range pages {
+		dst, ok := r.page(p)
+		if !ok {
+			return errors.Newf("page %d of %d", p, r.pages)
+		}
+		at := offset + uint64(i)*r.pageBytes //nolint:gosec // an index
+		copy(dst, r.staging[at:at+r.pageBytes])
+	}
+	return nil
 }
 
 func (r *rankMemory) page(p uint32) ([]byte, bool) {
@@ -142,16 +188,22 @@ func (r *rankMemory) register(ctx context.Context, d rdma.Domain) (err error) {
 	if r.kvRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: int(r.open.Fd()), Mapped: r.kv}); err != nil {
 		return errors.Wrap(err, "register pages")
 	}
-	if len(r.aux) == 0 {
-		return nil
+	if len(r.aux) > 0 {
+		if r.auxRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: int(r.open.Fd()), Mapped: r.aux}); err != nil {
+			return errors.Wrap(err, "register aux rows")
+		}
 	}
-	r.auxRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: int(r.open.Fd()), Mapped: r.aux})
-	return errors.Wrap(err, "register aux rows")
+	if len(r.staging) > 0 {
+		if r.stagingRegion, err = d.RegisterMemory(ctx, rdma.Memory{FD: int(r.open.Fd()), Mapped: r.staging}); err != nil {
+			return errors.Wrap(err, "register the staging ring")
+		}
+	}
+	return nil
 }
 
 func (r *rankMemory) deregister(ctx context.Context) error {
 	var err error
-	for _, g := range []rdma.Region{r.kvRegion, r.auxRegion} {
+	for _, g := range []rdma.Region{r.kvRegion, r.auxRegion, r.stagingRegion} {
 		if g != nil {
 			err = errors.CombineErrors(err, g.Deregister(ctx))
 		}
@@ -161,7 +213,7 @@ func (r *rankMemory) deregister(ctx context.Context) error {
 
 func (r *rankMemory) unmap() error {
 	m := r.mapping
-	r.mapping, r.kv, r.aux = nil, nil, nil
+	r.mapping, r.kv, r.aux, r.staging = nil, nil, nil, nil
 	if m == nil {
 		return nil
 	}

@@ -330,7 +330,7 @@ func (n *Node) projectorConfig() projector.Config {
 	}
 	t := n.cfg.topology()
 	if n.cfg.Role == "prefill" {
-		c.Place = t.record()
+		c.Place, c.Staging = t.record(), n.cfg.RDMA.Staging
 	}
 	for i, at := range n.addresses {
 		c.Ranks = append(c.Ranks, projector.LocalRank{Address: at, WireID: uint32(t.shape().unique(t.place(i)))}) //nolint:gosec // ranks

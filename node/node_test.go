@@ -76,6 +76,7 @@ type side struct {
 	http   *http.Client
 	mem    []*rdma.Memfd
 	page   int // bytes
+	ring   int // bytes of the staging ring; 0 = none
 	notes  chan *enginepb.Notice
 	stop   context.CancelFunc
 	ended  chan struct{}
@@ -83,9 +84,14 @@ type side struct {
 
 func startSide(t *testing.T, cfg Config, page int) *side {
 	t.Helper()
-	s := &side{t: t, page: page}
+	return startSideWithRing(t, cfg, page, 0)
+}
+
+func startSideWithRing(t *testing.T, cfg Config, page, ring int) *side {
+	t.Helper()
+	s := &side{t: t, page: page, ring: ring}
 	for i := range cfg.Ranks {
-		m, err := rdma.AllocMemfd(fmt.Sprintf("%s-%d", cfg.Node, i), testPages*page+testAux*auxBytes)
+		m, err := rdma.AllocMemfd(fmt.Sprintf("%s-%d", cfg.Node, i), testPages*page+testAux*auxBytes+ring)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +130,7 @@ func (s *side) register(rank int) {
 	s.t.Helper()
 	_, err := s.client.RegisterMemory(testContext(s.t), connect.NewRequest(&enginepb.RegisterMemoryRequest{
 		Rank: uint32(rank), Path: fmt.Sprintf("/proc/self/fd/%d", s.mem[rank].FD()),
-		PageBytes: uint64(s.page), Pages: testPages, AuxBytes: auxBytes, AuxRows: testAux,
+		PageBytes: uint64(s.page), Pages: testPages, AuxBytes: auxBytes, AuxRows: testAux, StagingBytes: uint64(s.ring),
 	}))
 	if err != nil {
 		s.t.Fatal(err)
@@ -255,12 +261,20 @@ type pair struct {
 
 func startPair(t *testing.T, pc, dc Config, page int) *pair {
 	t.Helper()
+	return startPairWithRing(t, pc, dc, page, 0)
+}
+
+// startPairWithRing: decode registers a staging ring, and prefill uses it if it
+// is there.
+func startPairWithRing(t *testing.T, pc, dc Config, page, ring int) *pair {
+	t.Helper()
+	pc.RDMA.Staging = ring > 0
 	q := &pair{t: t, pc: pc, dc: dc, prefill: pc.Node}
 	total := page * dc.Ranks
 	q.p = startSide(t, pc, total/pc.Ranks)
 	q.pc.Bootstrap = q.p.node.Bootstrap() // the next life serves at the same address
 	q.dc.Peers = []string{q.p.node.Bootstrap()}
-	q.d = startSide(t, q.dc, page)
+	q.d = startSideWithRing(t, q.dc, page, ring)
 	q.d.awaitEvent("PeerRegistered", 0, 0)
 	return q
 }

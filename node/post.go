@@ -208,7 +208,15 @@ func (p *postPlane) prepare(a *projector.PostWrite) (job, error) {
 		if err != nil {
 			return j, err
 		}
-		if j.writes, err = pageWrites(m, a.Pages, a.SourcePages, cut, kv.Key); err != nil {
+		pages, base, key := a.Pages, uint64(0), kv.Key
+		if a.Staged {
+			ring := findKey(a.Keys, keyStaging)
+			if ring == nil {
+				return j, errors.New("the destination gave no key for its staging ring")
+			}
+			pages, base, key = inOrder(len(a.Pages)), a.StagingAt, ring.Key
+		}
+		if j.writes, err = pageWrites(m, pages, a.SourcePages, cut, base, key); err != nil {
 			return j, err
 		}
 	}
@@ -235,9 +243,19 @@ func findKey(keys []*events.WriteKey, kind uint32) *events.WriteKey {
 	return nil
 }
 
+// inOrder is the pages of a staged chunk: one behind the other from the start of
+// its part of the ring on.
+func inOrder(n int) []uint32 {
+	out := make([]uint32, n)
+	for i := range out {
+		out[i] = uint32(i) //nolint:gosec // pages
+	}
+	return out
+}
+
 // pageWrites is a write per run of pages that are neighbours on both sides, if
-// whole pages go, else one per page.
-func pageWrites(m *rankMemory, pages, sources []uint32, c geometry.Cut, key []byte) ([]rdma.Write, error) {
+// whole pages go, else one per page. base is where the destination's page 0 is.
+func pageWrites(m *rankMemory, pages, sources []uint32, c geometry.Cut, base uint64, key []byte) ([]rdma.Write, error) {
 	if len(sources) != len(pages) {
 		return nil, errors.Newf("%d source pages for %d pages", len(sources), len(pages))
 	}
@@ -257,7 +275,7 @@ func pageWrites(m *rankMemory, pages, sources []uint32, c geometry.Cut, key []by
 		}
 		out = append(out, rdma.Write{
 			Src:       src[c.SrcOff : c.SrcOff+c.Len : c.SrcOff+c.Len],
-			RemoteOff: uint64(d)*c.DestPage + c.DstOff,
+			RemoteOff: base + uint64(d)*c.DestPage + c.DstOff,
 			Key:       key,
 		})
 	}

@@ -18,8 +18,9 @@ import (
 
 // Kinds of write keys (wire.md 9.3).
 const (
-	keyKV  = 1
-	keyAux = 2
+	keyKV      = 1
+	keyAux     = 2
+	keyStaging = 4
 )
 
 const (
@@ -41,8 +42,9 @@ type grant struct {
 }
 
 type regionUse struct {
-	item uint64 // bytes of a page or row
-	aux  bool
+	item    uint64 // bytes of a page or row
+	aux     bool
+	staging bool
 }
 
 // receivePlane is the decode side of the data plane: it grants, revokes and
@@ -87,6 +89,9 @@ func (r *receivePlane) register(ctx context.Context, m *rankMemory) error {
 	if m.auxRegion != nil {
 		r.regions[m.auxRegion.ID()] = regionUse{item: m.auxBytes, aux: true}
 	}
+	if m.stagingRegion != nil {
+		r.regions[m.stagingRegion.ID()] = regionUse{staging: true}
+	}
 	return nil
 }
 
@@ -126,6 +131,9 @@ func (r *receivePlane) grant(ctx context.Context, a *projector.SendMetadata, pee
 		if row, err = ranges([]uint32{a.Aux}, m.auxBytes, m.auxRows); err == nil {
 			err = add(keyAux, m.auxRegion, row)
 		}
+	}
+	if err == nil && m.stagingRegion != nil && len(pages) > 0 {
+		err = add(keyStaging, m.stagingRegion, []rdma.Range{{Len: m.stagingBytes}})
 	}
 	if err != nil {
 		_, _ = r.take(a.Lease) // nobody has heard of the keys
@@ -310,6 +318,7 @@ func (r *receivePlane) heard(n rdma.Notif) {
 	r.mu.Lock()
 	g := r.grants[uint64(n.Tag)]
 	pages, aux, part := r.touched(n.Ranges)
+	ring := r.staged(n.Ranges)
 	r.mu.Unlock()
 	switch {
 	case g == nil || g.foreign:
@@ -321,7 +330,7 @@ func (r *receivePlane) heard(n rdma.Notif) {
 	case n.Kind == rdma.WriteLanded:
 		r.tell(projector.Landed{
 			Lease: g.id, Room: g.room, RoomSeq: g.roomSeq, Rank: g.rank, To: g.to,
-			Pages: pages, PageOff: part.Off, PageLen: part.Len, Aux: aux, Bytes: uint64(n.Bytes), Chunk: uint32(n.Meta), //nolint:gosec // counts
+			Pages: pages, PageOff: part.Off, PageLen: part.Len, StagingOffset: ring.Off, StagingEnd: ring.End(), Aux: aux, Bytes: uint64(n.Bytes), Chunk: uint32(n.Meta), //nolint:gosec // counts
 		})
 	default:
 		writes := uint64(1)
@@ -336,6 +345,21 @@ func (r *receivePlane) heard(n rdma.Notif) {
 	}
 }
 
+// staged is what of the staging ring the spans lie between.
+func (r *receivePlane) staged(spans []rdma.Span) (in rdma.Range) {
+	for _, s := range spans {
+		switch {
+		case !r.regions[s.Region].staging || s.Len == 0 || s.Off > maxBuffer || s.Len > maxBuffer:
+		case in.Len == 0:
+			in = s.Range
+		default:
+			off, end := min(in.Off, s.Off), max(in.End(), s.End())
+			in = rdma.Range{Off: off, Len: end - off}
+		}
+	}
+	return in
+}
+
 // touched lists the pages that the spans lie in. A writer writes its whole part
 // of a page or none of it, so a page that was touched is a page that is there.
 // part is which bytes of each page, if not all of it and the same of all.
@@ -345,6 +369,8 @@ func (r *receivePlane) touched(spans []rdma.Span) (pages []uint32, aux bool, par
 		use, ok := r.regions[s.Region]
 		switch {
 		case !ok || s.Len == 0 || s.Off > maxBuffer || s.Len > maxBuffer: // thrown away: may name anything
+			continue
+		case use.staging:
 			continue
 		case use.aux:
 			aux = true

@@ -235,6 +235,9 @@ func (n *Node) registration(rank int, ext bool) (*backends.Registration, error) 
 		r.AuxMemDescs = []backends.MemDesc{{EngineKey: at, ID: 1, DeviceID: -1, Size: m.auxRows * m.auxBytes, Loc: 1}}
 	}
 	if ext {
+		if m.stagingBytes > 0 { // how an SGLang prefill lays its bytes down there we do not know
+			r.StagingBase, r.StagingSize = backends.Some(uint64(0)), backends.Some(m.stagingBytes)
+		}
 		id := n.store.LogID()
 		r.Ext = &backends.Extension{
 			Node: n.cfg.Node, Boot: n.boot, Incarnation: n.store.Incarnation(), LogID: id[:],

@@ -38,6 +38,8 @@ func (m *Machine) apply(e *events.Event) {
 		if len(st.Unsettled) == 0 {
 			st.PastHeld = false
 		}
+	case *events.Event_MemoryRegistered:
+		m.applyMemory(p.MemoryRegistered)
 	case *events.Event_PeerRegistered:
 		m.applyPeerRegistered(p.PeerRegistered)
 	case *events.Event_PeerCapabilities:
@@ -225,18 +227,30 @@ func (m *Machine) applyDecode(e *events.Event) {
 		m.applyLanded(e, r, p.WriteLanded)
 	case *events.Event_LocalCopyStarted:
 		if r.Copies == nil {
-			r.Copies = map[uint64]RankID{}
+			r.Copies = map[uint64]LocalCopy{}
 		}
-		r.Copies[p.LocalCopyStarted.Token] = RankID(p.LocalCopyStarted.To)
+		s := p.LocalCopyStarted
+		r.Copies[s.Token] = LocalCopy{To: RankID(s.To), Staged: s.What == copyStaging, Chunk: s.Index}
 	case *events.Event_LocalCopyEnded:
+		of := r.Copies[p.LocalCopyEnded.Token]
 		delete(r.Copies, p.LocalCopyEnded.Token)
-		if !p.LocalCopyEnded.Failed {
+		switch {
+		case p.LocalCopyEnded.Failed:
+		case of.Staged:
+			r.applyCopied(of)
+			r.LandedAt = e.Clock()
+		default:
 			if r.AuxCopied == nil {
 				r.AuxCopied = map[RankID]bool{}
 			}
 			r.AuxCopied[RankID(p.LocalCopyEnded.To)] = true
 			r.LandedAt = e.Clock()
 		}
+	case *events.Event_StagingAllocated:
+		m.applyAllocated(r, p.StagingAllocated)
+	case *events.Event_StagingReady:
+		applyStagingReady(r, RankID(e.Rank), p.StagingReady)
+		r.LandedAt = e.Clock()
 	case *events.Event_NotificationReceived:
 		applyNotification(e, r, p.NotificationReceived)
 	case *events.Event_StatusReceived:
@@ -296,20 +310,16 @@ func (m *Machine) applyLanded(e *events.Event, r *Room, p *events.WriteLanded) {
 		return
 	}
 	r.LandedAt = e.Clock()
-	if pr.bits == nil {
-		pr.bits = make([]uint64, (len(r.Pages)+63)/64)
-	}
 	for _, pg := range p.Pages {
 		if int(pg) >= len(m.st.Pages) || m.st.Pages[pg].owner != r.Seq {
 			continue
 		}
-		i := m.st.Pages[pg].index
-		if w, b := i/64, uint64(1)<<(i%64); pr.bits[w]&b == 0 {
-			pr.bits[w] |= b
-			pr.landed++
-		}
+		pr.cover(int(m.st.Pages[pg].index), len(r.Pages))
 	}
 	pr.AuxLanded = pr.AuxLanded || p.Aux
+	if g := m.st.Rings[pr.To]; p.StagingEnd > 0 && g != nil {
+		r.stagedLanded(pr, g, p.StagingOffset, p.StagingEnd)
+	}
 }
 
 func (m *Machine) applyAck(e *events.Event, p *events.AckReceived) {
@@ -365,6 +375,11 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 	if int(r.Aux) < len(st.Aux) && st.Aux[r.Aux] == r.Seq {
 		st.Aux[r.Aux] = 0
 		st.auxFree.add(int(r.Aux))
+	}
+	for _, s := range r.Staged {
+		if g := st.Rings[s.To]; g != nil {
+			g.free(r.Seq)
+		}
 	}
 	delete(st.Rooms, r.Seq)
 	st.leaveNumber(r.Room, r.Seq)

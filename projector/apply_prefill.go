@@ -37,7 +37,7 @@ func (m *Machine) applyPrefill(e *events.Event) {
 		q := p.ChunkQueued
 		cmd := SendChunk{
 			Room: r.Room, Rank: RankID(e.Rank), Chunk: q.Chunk, Pages: q.Pages, First: q.First, Count: uint32(q.Count), //nolint:gosec // was uint32
-			SourcePages: q.SourcePages, Last: q.Last,
+			SourcePages: q.SourcePages, Last: q.Last, Bytes: q.Bytes,
 		}
 		for _, to := range q.To {
 			cmd.To = append(cmd.To, RankID(to))
@@ -47,7 +47,10 @@ func (m *Machine) applyPrefill(e *events.Event) {
 		c := p.ChunkPosted
 		r.Posted, r.ActiveAt = true, e.Clock()
 		m.st.tokens[c.Token] = r.Seq
-		r.Tokens[c.Token] = &Token{ID: c.Token, Rank: RankID(e.Rank), To: RankID(c.To), Chunk: c.Chunk, Bytes: c.Bytes, PostedAt: e.Clock()}
+		r.Tokens[c.Token] = &Token{
+			ID: c.Token, Rank: RankID(e.Rank), To: RankID(c.To), Chunk: c.Chunk, Bytes: c.Bytes, PostedAt: e.Clock(),
+			Staged: c.StagingEnd > 0, First: c.First, Pages: uint32(len(c.Pages)), //nolint:gosec // pool size
+		}
 		r.rank(RankID(e.Rank)).Writes++
 		if d := r.dest(RankID(e.Rank), RankID(c.To)); d != nil && c.Last {
 			d.LastPosted = true
@@ -162,6 +165,15 @@ func (m *Machine) applyMetadata(e *events.Event, p *events.MetadataReceived) {
 func (m *Machine) closeToken(r *PRoom, id uint64) {
 	delete(r.Tokens, id)
 	delete(m.st.tokens, id)
+}
+
+func (r *PRoom) queuedChunk(rank RankID, chunk uint32) bool {
+	for _, q := range r.Queue {
+		if q.cmd.Rank == rank && q.cmd.Chunk == chunk {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *PRoom) unqueue(rank RankID, chunk uint32) {

@@ -198,17 +198,18 @@ type PagesChecked struct {
 
 // Landed: the provider placed a peer's write in our memory.
 type Landed struct {
-	Lease   uint64
-	Room    uint64
-	RoomSeq uint64
-	Rank    RankID
-	To      RankID
-	Pages   []uint32
-	PageOff uint64 // of each page it wrote PageLen bytes from here on
-	PageLen uint64 // 0 = the whole page
-	Aux     bool
-	Bytes   uint64
-	Chunk   uint32
+	Lease                     uint64
+	Room                      uint64
+	RoomSeq                   uint64
+	Rank                      RankID
+	To                        RankID
+	Pages                     []uint32
+	PageOff                   uint64 // of each page it wrote PageLen bytes from here on
+	PageLen                   uint64 // 0 = the whole page
+	StagingOffset, StagingEnd uint64 // bytes of the ring that it lies between; 0, 0: none
+	Aux                       bool
+	Bytes                     uint64
+	Chunk                     uint32
 }
 
 // AuxArrived: an aux buffer came as a message (AUX_DATA, wire.md 1.8), received
@@ -342,6 +343,48 @@ type WireNotification struct {
 	Expected uint32
 }
 
+// WireStagingReq asks for room in the staging ring of local decode rank At
+// (STAGING_REQ, wire.md 1.7).
+type WireStagingReq struct {
+	At      RankID
+	Room    uint64
+	Chunk   uint32 // chunk_idx: between pdlog nodes the place of the chunk's first page
+	Pages   uint32
+	Session string // ours
+}
+
+// WireChunkReady says that a rank's bytes of a staged chunk have landed
+// (CHUNK_READY).
+type WireChunkReady struct {
+	At     RankID
+	Room   uint64
+	Chunk  uint32
+	First  uint32 // place of the first page in the room's list
+	Pages  uint32
+	Writer string // our session
+	Rank   uint32 // prefill_unique_rank
+}
+
+// WireStagingRsp is decode's answer to a STAGING_REQ of local prefill rank At.
+type WireStagingRsp struct {
+	At      RankID
+	Room    uint64
+	Chunk   uint32
+	Offset  uint64
+	Round   uint64
+	End     uint64
+	Never   bool // it will never fit
+	Session string
+}
+
+// WireWatermark says up to where a decode rank's ring is free (WATERMARK).
+type WireWatermark struct {
+	At      RankID
+	Round   uint64
+	Tail    uint64
+	Session string
+}
+
 // ---- prefill: engine
 
 // AwaitRoom: the engine has the request and waits for metadata.
@@ -433,6 +476,10 @@ func (WireAbort) isCommand()        {}
 func (WireAck) isCommand()          {}
 func (WireStatus) isCommand()       {}
 func (WireNotification) isCommand() {}
+func (WireStagingReq) isCommand()   {}
+func (WireChunkReady) isCommand()   {}
+func (WireStagingRsp) isCommand()   {}
+func (WireWatermark) isCommand()    {}
 func (AwaitRoom) isCommand()        {}
 func (SendChunk) isCommand()        {}
 func (ClearRoom) isCommand()        {}

@@ -30,6 +30,9 @@ type Config struct {
 	WaitingTimeout   time.Duration
 	TransferTimeout  time.Duration
 
+	// Staging: prefill: chunks go through the staging ring of decode ranks that
+	// have registered one and run another TP size.
+	Staging   bool
 	AllowWeak bool // weak_peers=allow: peers that cannot prove a drain are served
 	PageCheck bool // the shell can check pages before a success (CheckPages)
 

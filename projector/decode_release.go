@@ -87,7 +87,7 @@ func (m *Machine) release(r *Room, basis events.Basis, unsafe bool) {
 			Rank: string(p.Rank), To: string(p.To), Basis: ev, Proof: p.Proof, Fence: p.FenceProof, Seq: at,
 		})
 	}
-	pairs, seq, room, pages, aux := r.Pairs, r.Seq, r.Room, r.Pages, r.Aux
+	pairs, seq, room, pages, aux, staged := r.Pairs, r.Seq, r.Room, r.Pages, r.Aux, r.Staged
 	m.emit(&events.Event{Room: room, RoomSeq: seq, Payload: &events.Event_Released{Released: rel}})
 	delete(m.retries, seq)
 	for _, p := range pairs {
@@ -100,6 +100,7 @@ func (m *Machine) release(r *Room, basis events.Basis, unsafe bool) {
 		m.do(RevokeLease{RoomSeq: seq, Lease: p.Lease, Rank: p.Rank, To: p.To})
 	}
 	m.do(Tell{Kind: TellReleased, Room: room, RoomSeq: seq, Pages: pages, Aux: aux, Basis: basis, Unsafe: unsafe})
+	m.freeStaging(staged, pairs)
 }
 
 // ackTimedOut: the deadline is no proof (F4). What happens is policy.

@@ -12,7 +12,7 @@ import (
 func (m *Machine) landed(c Landed) {
 	r := m.st.Rooms[c.RoomSeq]
 	m.emit(&events.Event{Room: c.Room, RoomSeq: c.RoomSeq, Rank: string(c.Rank), Payload: &events.Event_WriteLanded{WriteLanded: &events.WriteLanded{
-		To: string(c.To), Lease: c.Lease, Pages: c.Pages, PageOff: c.PageOff, PageLen: c.PageLen, Aux: c.Aux, Bytes: c.Bytes, Chunk: c.Chunk, AfterRelease: r == nil && len(m.st.Unsettled) == 0,
+		To: string(c.To), Lease: c.Lease, Pages: c.Pages, PageOff: c.PageOff, PageLen: c.PageLen, StagingOffset: c.StagingOffset, StagingEnd: c.StagingEnd, Aux: c.Aux, Bytes: c.Bytes, Chunk: c.Chunk, AfterRelease: r == nil && len(m.st.Unsettled) == 0,
 	}}})
 	if r != nil {
 		m.maybeSucceed(r)
@@ -44,7 +44,7 @@ func (m *Machine) auxArrived(c AuxArrived) {
 	}
 	token := m.st.Seq + 1
 	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_LocalCopyStarted{LocalCopyStarted: &events.LocalCopyStarted{
-		Token: token, To: string(c.At), What: "aux_data", Index: c.Index, Aux: c.Row, Bytes: c.Bytes,
+		Token: token, To: string(c.At), What: copyAux, Index: c.Index, Aux: c.Row, Bytes: c.Bytes,
 	}}})
 	m.do(CopyAux{Room: r.Room, RoomSeq: r.Seq, Token: token, To: c.At, Index: c.Index, Row: c.Row, Data: c.Data})
 }
@@ -54,15 +54,19 @@ func (m *Machine) copyDone(c CopyDone) {
 	if r == nil {
 		return
 	}
-	to, open := r.Copies[c.Token]
+	of, open := r.Copies[c.Token]
 	if !open {
 		return
 	}
 	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Cause: localCause(c.Token), Payload: &events.Event_LocalCopyEnded{LocalCopyEnded: &events.LocalCopyEnded{
-		Token: c.Token, To: string(to), Failed: c.Err != "", Reason: c.Err,
+		Token: c.Token, To: string(of.To), Failed: c.Err != "", Reason: c.Err,
 	}}})
 	if c.Err != "" {
-		m.fail(r, events.AbortCause_ABORT_CAUSE_TRANSFER_FAILED, "aux row: "+c.Err, m.cfg.Node, nil)
+		what := "aux row: "
+		if of.Staged {
+			what = fmt.Sprintf("staged chunk %d: ", of.Chunk)
+		}
+		m.fail(r, events.AbortCause_ABORT_CAUSE_TRANSFER_FAILED, what+c.Err, m.cfg.Node, nil)
 	}
 	m.maybeSucceed(r)
 	m.tryRelease(r)
@@ -273,6 +277,9 @@ func (m *Machine) pagesChecked(c PagesChecked) {
 	r := m.st.Rooms[c.RoomSeq]
 	if r == nil || !r.live() {
 		return
+	}
+	if c.Skipped == "" && len(r.Staged) > 0 {
+		c.Skipped = "what came through the staging ring is not checked" // its checksums are of the ring
 	}
 	if c.Skipped != "" {
 		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_PageCheckSkipped{PageCheckSkipped: &events.PageCheckSkipped{Reason: c.Skipped}}})

@@ -84,6 +84,8 @@ type PostWrite struct {
 	Last        bool // aux and state go with it
 	Aux         *uint32
 	Keys        []*events.WriteKey
+	Staged      bool   // into the destination's staging ring, from StagingAt on
+	StagingAt   uint64 // bytes from the ring's start
 }
 
 // SealRoom: nothing more of this room incarnation is posted; queued writes
@@ -122,6 +124,57 @@ type CopyAux struct {
 	Index   uint32
 	Row     uint32
 	Data    []byte
+}
+
+// CopyStaged: copy whole pages, one behind the other from Offset of the staging
+// ring of our rank To on, to Pages. Outcome: CopyDone.
+type CopyStaged struct {
+	Room    uint64
+	RoomSeq uint64
+	Token   uint64
+	To      RankID
+	Offset  uint64 // bytes from the ring's start
+	Pages   []uint32
+}
+
+// SendStagingReq: STAGING_REQ to a decode endpoint.
+type SendStagingReq struct {
+	Room    uint64
+	Address string
+	Session string
+	Chunk   uint32
+	Pages   uint32
+}
+
+// SendStagingRsp: STAGING_RSP from our decode rank To to a prefill rank.
+type SendStagingRsp struct {
+	Room    uint64
+	Address string
+	To      RankID
+	Chunk   uint32
+	Offset  uint64
+	Round   uint64
+	End     uint64
+	Never   bool // it will never fit
+}
+
+// SendWatermark: WATERMARK from our decode rank To to a prefill rank.
+type SendWatermark struct {
+	Address string
+	To      RankID
+	Round   uint64
+	Tail    uint64
+}
+
+// SendChunkReady: CHUNK_READY to a decode endpoint.
+type SendChunkReady struct {
+	Room    uint64
+	Address string
+	Session string
+	Chunk   uint32
+	First   uint32
+	Pages   uint32
+	WireID  uint32
 }
 
 // CheckPages: compare the room's pages with what landed. Outcome: PagesChecked.
@@ -176,22 +229,27 @@ type Rediscover struct{ Node string }
 // Stopped: the graceful stop is complete; close the log and exit.
 type Stopped struct{}
 
-func (SendMetadata) isAction() {}
-func (SendAbort) isAction()    {}
-func (SendAck) isAction()      {}
-func (SendStatus) isAction()   {}
-func (PostWrite) isAction()    {}
-func (SealRoom) isAction()     {}
-func (DropPublish) isAction()  {}
-func (Fence) isAction()        {}
-func (RevokeLease) isAction()  {}
-func (CopyAux) isAction()      {}
-func (CheckPages) isAction()   {}
-func (Tell) isAction()         {}
-func (AskPast) isAction()      {}
-func (FencePeer) isAction()    {}
-func (Rediscover) isAction()   {}
-func (Stopped) isAction()      {}
+func (SendMetadata) isAction()   {}
+func (SendAbort) isAction()      {}
+func (SendAck) isAction()        {}
+func (SendStatus) isAction()     {}
+func (PostWrite) isAction()      {}
+func (SealRoom) isAction()       {}
+func (DropPublish) isAction()    {}
+func (Fence) isAction()          {}
+func (RevokeLease) isAction()    {}
+func (CopyAux) isAction()        {}
+func (CheckPages) isAction()     {}
+func (CopyStaged) isAction()     {}
+func (SendStagingReq) isAction() {}
+func (SendStagingRsp) isAction() {}
+func (SendWatermark) isAction()  {}
+func (SendChunkReady) isAction() {}
+func (Tell) isAction()           {}
+func (AskPast) isAction()        {}
+func (FencePeer) isAction()      {}
+func (Rediscover) isAction()     {}
+func (Stopped) isAction()        {}
 
 // Refusal says why a command was refused. It leaves nothing behind.
 type Refusal struct {

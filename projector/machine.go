@@ -30,10 +30,13 @@ type Machine struct {
 	rejects map[rejectKey]*reject
 	checks  map[roomKey]bool // CheckPages under way
 	badPeer map[string]string
-	unsafe  map[uint64]bool    // leases whose room was released unsafely
-	limits  map[roomKey]uint64 // prefill: when a request's own time is over
-	older   bool               // a peer has seen more of this log than it holds
-	told    map[string]uint64  // decode node -> highest cause that a message of this life named to it
+	unsafe  map[uint64]bool          // leases whose room was released unsafely
+	asks    []stagingAsk             // decode: requests for room in a ring that is full
+	staging map[roomKey]*stagingRoom // prefill: what its chunks wait for
+	marks   map[stagingRing]mark     // prefill: up to where decode's rings are free
+	limits  map[roomKey]uint64       // prefill: when a request's own time is over
+	older   bool                     // a peer has seen more of this log than it holds
+	told    map[string]uint64        // decode node -> highest cause that a message of this life named to it
 }
 
 type retry struct {
@@ -59,6 +62,9 @@ func (m *Machine) reset() {
 	m.badPeer = map[string]string{}
 	m.unsafe = map[uint64]bool{}
 	m.limits = map[roomKey]uint64{}
+	m.asks = nil
+	m.staging = map[roomKey]*stagingRoom{}
+	m.marks = map[stagingRing]mark{}
 	m.older = false
 	m.told = map[string]uint64{}
 }
@@ -162,6 +168,10 @@ func (m *Machine) stepDecode(cmd Command) {
 		m.status(c)
 	case WireNotification:
 		m.notified(c)
+	case WireStagingReq:
+		m.stagingReq(c)
+	case WireChunkReady:
+		m.chunkReady(c)
 	default:
 		m.refuse("bad_request", "not a command of a decode node")
 	}
@@ -175,6 +185,10 @@ func (m *Machine) stepPrefill(cmd Command) {
 		m.metadata(c)
 	case WireAbort:
 		m.abort(c)
+	case WireStagingRsp:
+		m.stagingRsp(c)
+	case WireWatermark:
+		m.watermark(c)
 	case AwaitRoom:
 		m.await(c)
 	case SendChunk:

@@ -29,7 +29,7 @@ func prefillConfig() Config {
 	c := decodeConfig(events.Policy_POLICY_FENCE)
 	c.Node, c.Role = "p", events.Role_ROLE_PREFILL
 	c.Ranks = []LocalRank{{Address: "10.0.0.1:5000", WireID: 0}, {Address: "10.0.0.1:5001", WireID: 1}}
-	c.MaxReceipts = 4
+	c.MaxReceipts, c.Staging, c.Place = 4, true, &events.Place{TpSize: 2}
 	return c
 }
 
@@ -93,6 +93,7 @@ func drive(t *rapid.T, cfg Config, draw func(*rapid.T) Command) {
 		if got, ok := m.FreePages(len(free)); !ok || !slices.Equal(got, free) || m.PageCounts()["free"] != len(free) {
 			t.Fatalf("%T: free pages %v %v, counted %v; want %v", c, got, ok, m.PageCounts(), free)
 		}
+		checkRings(t, m)
 		total := 0
 		for _, r := range m.st.Rooms {
 			total += len(r.Pages)
@@ -131,6 +132,7 @@ func drawExt(t *rapid.T, node string) *Ext {
 	return &Ext{
 		Node: node, Boot: rapid.SampledFrom([]uint64{1, 2, 9}).Draw(t, "boot"), Incarnation: rapid.Uint64Range(1, 3).Draw(t, "inc"),
 		HLC: uint64(events.MakeHLC(t0+rapid.Uint64Range(0, 10000).Draw(t, "hlc"), 0)), RoomSeq: rapid.Uint64Range(0, 40).Draw(t, "room_seq"),
+		Keys:     []*events.WriteKey{{Kind: writeKeyStaging}},
 		CauseSeq: rapid.Uint64Range(0, 9).Draw(t, "cause"), Proof: events.Proof(rapid.IntRange(0, 5).Draw(t, "proof")), //nolint:gosec // small
 	}
 }
@@ -155,7 +157,9 @@ func drawDecode(t *rapid.T) Command {
 	for i := range rapid.Uint32Range(0, 4).Draw(t, "n") {
 		pages = append(pages, lo+i)
 	}
-	switch rapid.IntRange(0, 21).Draw(t, "cmd") {
+	switch rapid.IntRange(0, 28).Draw(t, "cmd") {
+	case 22, 23, 24, 25, 26, 27, 28:
+		return drawRing(t, to, rank, room, seq)
 	case 20, 21:
 		return WireNotification{
 			At: to, Room: room, What: rapid.SampledFrom([]string{"kv", "kv", "aux", "aux_nokv", "state", "stg"}).Draw(t, "what"),
@@ -201,9 +205,17 @@ func drawPrefill(t *rapid.T) Command {
 	at := MakeRank("p", rapid.IntRange(0, 1).Draw(t, "rank"))
 	room := drawRoom(t)
 	addr := rapid.SampledFrom([]string{"10.0.0.2:5000", "10.0.0.2:5001", "10.9.9.9:1"}).Draw(t, "addr")
-	switch rapid.IntRange(0, 15).Draw(t, "cmd") {
+	switch rapid.IntRange(0, 18).Draw(t, "cmd") {
+	case 16, 17:
+		off := rapid.Uint64Range(0, 80).Draw(t, "off")
+		return WireStagingRsp{
+			At: at, Room: room, Session: "s", Chunk: rapid.Uint32Range(0, 3).Draw(t, "staged"), Offset: off, End: off + rapid.Uint64Range(0, 48).Draw(t, "len"),
+			Round: rapid.Uint64Range(0, 2).Draw(t, "round"), Never: rapid.IntRange(0, 4).Draw(t, "never") == 0,
+		}
+	case 18:
+		return WireWatermark{At: at, Session: rapid.SampledFrom([]string{"s", "x"}).Draw(t, "session"), Round: rapid.Uint64Range(0, 2).Draw(t, "round"), Tail: rapid.Uint64Range(0, 64).Draw(t, "tail")}
 	case 0, 1:
-		return WireRegister{At: at, Address: addr, Session: "s", EngineRank: 0, Ext: drawExt(t, "d")}
+		return WireRegister{At: at, Address: addr, Session: "s", EngineRank: 0, Ext: drawExt(t, "d"), Memory: &events.PeerMemory{KvPtrs: []uint64{0}, KvItemBytes: []uint64{16}, TpSize: 1, StagingBytes: 64}}
 	case 2, 3, 4, 5:
 		return WireMetadata{At: at, Room: room, Address: addr, Pages: []uint32{1, 2, 3}, Required: rapid.Uint32Range(1, 2).Draw(t, "req"), Dummy: rapid.IntRange(0, 5).Draw(t, "dummy") == 0, Ext: drawExt(t, "d")}
 	case 6, 7:

@@ -36,11 +36,7 @@ func (m *Machine) sendChunk(c SendChunk) {
 	case r.done(c.Rank).Concluded: // decode may have released the pages by now
 		m.skip(r, c, "the rank has reported success")
 	case !r.ready(c.Rank):
-		q := &events.ChunkQueued{Chunk: c.Chunk, Pages: c.Pages, Last: c.Last, First: c.First, Count: uint64(c.Count), SourcePages: c.SourcePages}
-		for _, to := range c.To {
-			q.To = append(q.To, string(to))
-		}
-		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(c.Rank), Payload: &events.Event_ChunkQueued{ChunkQueued: q}})
+		m.queue(r, c)
 	default:
 		m.post(r, c)
 		m.settleP(r)
@@ -48,6 +44,15 @@ func (m *Machine) sendChunk(c SendChunk) {
 	if r.timer == 0 || r.timer > m.now.Clock+millis(m.cfg.TransferTimeout) {
 		m.touchAny(r.Seq)
 	}
+}
+
+// queue keeps a chunk for later.
+func (m *Machine) queue(r *PRoom, c SendChunk) {
+	q := &events.ChunkQueued{Chunk: c.Chunk, Pages: c.Pages, Last: c.Last, First: c.First, Count: uint64(c.Count), SourcePages: c.SourcePages, Bytes: c.Bytes}
+	for _, to := range c.To {
+		q.To = append(q.To, string(to))
+	}
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(c.Rank), Payload: &events.Event_ChunkQueued{ChunkQueued: q}})
 }
 
 func (m *Machine) skip(r *PRoom, c SendChunk, why string) {
@@ -88,14 +93,33 @@ func (m *Machine) post(r *PRoom, c SendChunk) {
 		m.skip(r, c, "nothing to send")
 		return
 	}
+	places := make([]*stagingAnswer, len(dests))
+	firsts := make([]uint32, len(dests))
+	all := true
+	for i, d := range dests {
+		var ready bool
+		places[i], firsts[i], ready = m.staged(r, &c, d, pages[i])
+		all = all && ready
+	}
+	if !all {
+		if !r.queuedChunk(c.Rank, c.Chunk) {
+			m.queue(r, c)
+		}
+		return
+	}
 	for i, d := range dests {
 		token := m.st.Seq + 1
-		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(c.Rank), Payload: &events.Event_ChunkPosted{ChunkPosted: &events.ChunkPosted{
+		posted := &events.ChunkPosted{
 			Token: token, Chunk: c.Chunk, To: string(d.To), Pages: pages[i], SourcePages: c.SourcePages, Last: c.Last, Bytes: c.Bytes,
-		}}})
+		}
+		if a := places[i]; a != nil {
+			posted.StagingOffset, posted.StagingEnd, posted.First = a.offset, a.end, firsts[i]
+		}
+		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(c.Rank), Payload: &events.Event_ChunkPosted{ChunkPosted: posted}})
 		w := PostWrite{
 			Token: token, Room: r.Room, RoomSeq: r.Seq, Rank: c.Rank, To: d.To, Address: d.Address, Session: d.Session,
 			Chunk: c.Chunk, Pages: pages[i], SourcePages: c.SourcePages, Last: c.Last, Keys: d.Keys,
+			Staged: places[i] != nil, StagingAt: posted.StagingOffset,
 		}
 		if c.Last {
 			w.Aux = d.Aux
@@ -132,6 +156,7 @@ func (m *Machine) writeDone(c WriteDone) {
 	case c.Outcome == WriteCompleted && !t.Uncertain:
 		e.Payload = &events.Event_ChunkCompleted{ChunkCompleted: &events.ChunkCompleted{Token: t.ID, Chunk: t.Chunk, To: string(t.To), Bytes: t.Bytes}}
 		m.emit(e)
+		m.stagingReady(r, t)
 	case c.Outcome == WriteFailed && !t.Uncertain:
 		e.Payload = &events.Event_ChunkFailed{ChunkFailed: &events.ChunkFailed{Token: t.ID, Chunk: t.Chunk, To: string(t.To), Reason: c.Reason, Proven: true}}
 		m.emit(e)

@@ -320,6 +320,7 @@ func (m *Machine) failP(r *PRoom, cause events.AbortCause, reason, who string) {
 		return
 	}
 	delete(m.limits, r.Seq)
+	delete(m.staging, r.Seq)
 	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomFailed{RoomFailed: &events.RoomFailed{Cause: cause, Reason: reason, Who: who}}})
 	m.doAfter(seq, Tell{Kind: TellFailed, Room: r.Room, RoomSeq: r.Seq, Cause: cause, Reason: reason, Who: who})
 	m.do(SealRoom{Room: r.Room, RoomSeq: r.Seq})
@@ -386,6 +387,7 @@ func (m *Machine) conclude(r *PRoom) {
 	}
 	if all {
 		delete(m.limits, r.Seq)
+		delete(m.staging, r.Seq)
 		seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomSucceeded{RoomSucceeded: &events.RoomSucceeded{}}})
 		m.doAfter(seq, Tell{Kind: TellSucceeded, Room: r.Room, RoomSeq: r.Seq})
 	}

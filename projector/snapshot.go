@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 6
+const snapshotVersion = 7
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -123,6 +123,12 @@ func (st *State) code(c *coder) {
 		}
 		c.peer(*p)
 	})
+	named(c, &st.Rings, func(_ RankID, p **Ring) {
+		if c.reading {
+			*p = &Ring{}
+		}
+		c.ring(*p)
+	})
 
 	numbered(c, &st.PRooms, whole(c, c.proom))
 	numbered(c, &st.PCurrent, func(_ uint64, p *roomKey) { c.u64(p) })
@@ -191,7 +197,16 @@ func (c *coder) room(r *Room) {
 	for _, p := range []*string{&r.Reason, &r.RequestID, &r.TraceID} {
 		text(c, p)
 	}
-	numbered(c, &r.Copies, func(_ uint64, p *RankID) { text(c, p) })
+	numbered(c, &r.Copies, func(_ uint64, p *LocalCopy) { text(c, &p.To); c.flag(&p.Staged); number(c, &p.Chunk) })
+	pointers(c, &r.Staged, func(s *Staged) {
+		text(c, &s.To)
+		for _, p := range []*uint32{&s.Chunk, &s.Pages, &s.First, &s.Count} {
+			number(c, p)
+		}
+		c.u64(&s.From)
+		named(c, &s.Ready, func(_ RankID, p *bool) { c.flag(p) })
+		named(c, &s.Landed, func(_ RankID, p *bool) { c.flag(p) })
+	})
 	named(c, &r.AuxCopied, func(_ RankID, p *bool) { c.flag(p) })
 	named(c, &r.AuxNoted, func(_ RankID, p *bool) { c.flag(p) })
 }
@@ -278,6 +293,18 @@ func (c *coder) endpoint(ep *Endpoint) {
 	named(c, &ep.at, func(_ RankID, p *bool) { c.flag(p) })
 }
 
+func (c *coder) ring(g *Ring) {
+	for _, p := range []*uint64{&g.Size, &g.Item, &g.Head, &g.NextSize, &g.NextItem} {
+		c.u64(p)
+	}
+	list(c, &g.Live, func(s *Span) {
+		c.u64(&s.Room)
+		number(c, &s.Chunk)
+		c.u64(&s.From)
+		c.u64(&s.To)
+	})
+}
+
 func (c *coder) memory(m *events.PeerMemory) {
 	for _, p := range []*[]uint64{&m.KvPtrs, &m.KvItemBytes, &m.AuxPtrs} {
 		list(c, p, c.u64)
@@ -312,6 +339,9 @@ func (c *coder) proom(r *PRoom) {
 		c.u64(&t.Bytes)
 		c.u64(&t.PostedAt)
 		c.flag(&t.Uncertain)
+		c.flag(&t.Staged)
+		number(c, &t.First)
+		number(c, &t.Pages)
 	}))
 	list(c, &r.Queue, c.queued)
 	number(c, &r.Outcome)

@@ -40,6 +40,7 @@ type State struct {
 	// answers, or with this life.
 	Unsafe map[roomKey]*Room
 	Peers  map[string]*Peer
+	Rings  map[RankID]*Ring // staging rings of the local ranks
 
 	// prefill
 	PRooms    map[roomKey]*PRoom
@@ -126,9 +127,10 @@ type Room struct {
 	RequestID   string
 	TraceID     string
 	FailedSeq   uint64
-	Copies      map[uint64]RankID // open copies of our own into the room's memory
-	AuxCopied   map[RankID]bool   // decode ranks whose aux row came as a message
-	AuxNoted    map[RankID]bool   // decode ranks to whom a transfer engine told that the aux row has landed
+	Copies      map[uint64]LocalCopy // open copies of our own into the room's memory
+	Staged      []*Staged            // chunks that have a part of a staging ring
+	AuxCopied   map[RankID]bool      // decode ranks whose aux row came as a message
+	AuxNoted    map[RankID]bool      // decode ranks to whom a transfer engine told that the aux row has landed
 
 	timer uint64 // of the present life: when its entry in the heap is due
 }
@@ -264,6 +266,9 @@ type Token struct {
 	Bytes     uint64
 	PostedAt  uint64
 	Uncertain bool
+	Staged    bool   // it goes into the destination's staging ring
+	First     uint32 // place of the first of its Pages pages
+	Pages     uint32
 }
 
 type queued struct {
@@ -315,6 +320,7 @@ func newState(cfg *Config) *State {
 		Unsafe:    map[roomKey]*Room{},
 		Unsettled: map[string]bool{},
 		Peers:     map[string]*Peer{},
+		Rings:     map[RankID]*Ring{},
 		PRooms:    map[roomKey]*PRoom{},
 		PCurrent:  map[uint64]roomKey{},
 		Endpoints: map[string]*Endpoint{},
@@ -369,6 +375,17 @@ func (p *Pair) owesEvidence() bool { return p.Publish != PublishNone && p.Eviden
 // tracked: its writes go through our provider, so what landed is known.
 func (p *Pair) tracked() bool {
 	return p.PDLog || p.Fence == events.FenceKind_FENCE_KIND_HARD || p.Fence == events.FenceKind_FENCE_KIND_READER_STOPPED
+}
+
+// cover books the page at place i of n as landed.
+func (p *Pair) cover(i, n int) {
+	if p.bits == nil {
+		p.bits = make([]uint64, (n+63)/64)
+	}
+	if w, b := i/64, uint64(1)<<(i%64); p.bits[w]&b == 0 {
+		p.bits[w] |= b
+		p.landed++
+	}
 }
 
 func (r *Room) missing() []*events.Pair {

@@ -56,7 +56,21 @@ func (l Logged) pages(m *events.PeerMemory, c *events.ChunkPosted) ([]Write, err
 	if err != nil {
 		return nil, err
 	}
-	runs, err := Runs(c.GetSourcePages(), c.GetPages())
+	kind, pages := KV, c.GetPages()
+	base := slices.Clone(m.GetKvPtrs())
+	if c.GetStagingEnd() > 0 { // one behind the other, in the ring
+		kind, pages = Staging, make([]uint32, len(pages))
+		for i := range pages {
+			pages[i] = uint32(i) //nolint:gosec // pages
+		}
+		if _, err := StagedRange(Buffer{Base: m.GetStagingBase(), Len: m.GetStagingBytes()}, c.GetStagingOffset(), c.GetStagingEnd()); err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			base[e] = m.GetStagingBase() + c.GetStagingOffset()
+		}
+	}
+	runs, err := Runs(c.GetSourcePages(), pages)
 	if err != nil {
 		return nil, err
 	}
@@ -65,13 +79,13 @@ func (l Logged) pages(m *events.PeerMemory, c *events.ChunkPosted) ([]Write, err
 	var out []Write
 	for _, e := range entries {
 		item := m.GetKvItemBytes()[e]
-		b := Buffer{Base: m.GetKvPtrs()[e], Item: item}
+		b := Buffer{Base: base[e], Item: item}
 		for _, run := range runs {
 			r, err := b.Items(run.Dst, run.Len)
 			if err != nil {
 				return nil, fmt.Errorf("kv entry %d: %w", e, err)
 			}
-			w := Write{Kind: KV, Entry: e, Item: run.Dst, First: r, Times: 1}
+			w := Write{Kind: kind, Entry: e, Item: run.Dst, First: r, Times: 1}
 			switch {
 			case cut.Whole():
 			case opaque:

@@ -101,6 +101,26 @@ func TestLoggedOpaquePagesAreCoveredOnce(t *testing.T) {
 	}
 }
 
+// A staged chunk lies in the ring: its pages one behind the other from the place
+// it was given on, each writer's part of them.
+func TestLoggedStagedChunkLiesInTheRing(t *testing.T) {
+	l := Logged{
+		Started: place(2, 0, 1, 0), Source: &events.MemoryRegistered{ItemBytes: 32}, Rank: 1,
+		Peer: &events.PeerRegistered{PeerBoot: 1, Memory: &events.PeerMemory{
+			KvPtrs: []uint64{0}, KvItemBytes: []uint64{64}, TpSize: 1, StagingBase: 1 << 20, StagingBytes: 1000,
+		}},
+	}
+	c := &events.ChunkPosted{Pages: []uint32{9, 3}, SourcePages: []uint32{5, 7}, StagingOffset: 200, StagingEnd: 328}
+	ws, err := l.Writes(c, nil)
+	if want := []Range{{1<<20 + 232, 1<<20 + 264}, {1<<20 + 296, 1<<20 + 328}}; err != nil || !slices.Equal(ranges(ws, Staging), want) || len(ranges(ws, KV)) != 0 {
+		t.Errorf("have %v, %v, want %v", ws, err, want)
+	}
+	c.StagingEnd = 1001
+	if ws, err = l.Writes(c, nil); err == nil {
+		t.Errorf("outside the ring: %v", ws)
+	}
+}
+
 func TestLoggedStageHoldsItsLayers(t *testing.T) {
 	l := Logged{
 		Started: place(1, 0, 2, 1), Source: &events.MemoryRegistered{ItemBytes: 80},

@@ -138,6 +138,7 @@ const (
 	KV Kind = iota + 1
 	Aux
 	State
+	Staging // into decode's staging ring; decode copies it into the pages
 )
 
 // Ranges are the address ranges of the write, in order.

@@ -428,7 +428,12 @@ type RegisterMemoryRequest struct {
 	// closes what no call has taken when the connection ends.
 	PassedFd bool `protobuf:"varint,9,opt,name=passed_fd,json=passedFd,proto3" json:"passed_fd,omitempty"`
 	// What the descriptor is. A dma-buf needs a provider that can register one.
-	Kind          MemoryKind `protobuf:"varint,10,opt,name=kind,proto3,enum=pdlog.engine.v1.MemoryKind" json:"kind,omitempty"`
+	Kind MemoryKind `protobuf:"varint,10,opt,name=kind,proto3,enum=pdlog.engine.v1.MemoryKind" json:"kind,omitempty"`
+	// Decode: a staging ring in the same file. Prefill nodes with another TP size
+	// and staging switched on write there; the node then copies the pages out. A
+	// part of the ring comes free with its room. At least as large as a chunk.
+	StagingOffset uint64 `protobuf:"varint,11,opt,name=staging_offset,json=stagingOffset,proto3" json:"staging_offset,omitempty"` // 0 = right behind the aux rows
+	StagingBytes  uint64 `protobuf:"varint,12,opt,name=staging_bytes,json=stagingBytes,proto3" json:"staging_bytes,omitempty"`    // 0 = no ring
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -531,6 +536,20 @@ func (x *RegisterMemoryRequest) GetKind() MemoryKind {
 		return x.Kind
 	}
 	return MemoryKind_MEMORY_KIND_UNSPECIFIED
+}
+
+func (x *RegisterMemoryRequest) GetStagingOffset() uint64 {
+	if x != nil {
+		return x.StagingOffset
+	}
+	return 0
+}
+
+func (x *RegisterMemoryRequest) GetStagingBytes() uint64 {
+	if x != nil {
+		return x.StagingBytes
+	}
+	return 0
 }
 
 type RegisterMemoryResponse struct {
@@ -3900,7 +3919,7 @@ const file_engine_proto_rawDesc = "" +
 	"\x04Done\x12\x19\n" +
 	"\broom_seq\x18\x01 \x01(\x04R\aroomSeq\"!\n" +
 	"\vRoomRequest\x12\x12\n" +
-	"\x04room\x18\x01 \x01(\x04R\x04room\"\xb1\x02\n" +
+	"\x04room\x18\x01 \x01(\x04R\x04room\"\xfd\x02\n" +
 	"\x15RegisterMemoryRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
@@ -3914,7 +3933,9 @@ const file_engine_proto_rawDesc = "" +
 	"\baux_rows\x18\b \x01(\x04R\aauxRows\x12\x1b\n" +
 	"\tpassed_fd\x18\t \x01(\bR\bpassedFd\x12/\n" +
 	"\x04kind\x18\n" +
-	" \x01(\x0e2\x1b.pdlog.engine.v1.MemoryKindR\x04kind\".\n" +
+	" \x01(\x0e2\x1b.pdlog.engine.v1.MemoryKindR\x04kind\x12%\n" +
+	"\x0estaging_offset\x18\v \x01(\x04R\rstagingOffset\x12#\n" +
+	"\rstaging_bytes\x18\f \x01(\x04R\fstagingBytes\".\n" +
 	"\x16RegisterMemoryResponse\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\bR\x05ready\"\xb6\x02\n" +
 	"\x12OpenReceiveRequest\x12\x12\n" +

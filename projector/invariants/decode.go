@@ -37,6 +37,10 @@ func (c *Checker) decode(n *node, r *room, e *events.Event) {
 		case r.armed != 0 && gen != r.armed:
 			c.report(e, "I4", NoPage, "ABORT sent to %s with generation %d, armed is %d", e.Rank, gen, r.armed)
 		}
+	case *events.Event_LocalCopyStarted: // events.md: none starts after an outcome
+		if r.outcome != 0 {
+			c.report(e, "I6", NoPage, "a copy of the node's own (%s) begins after the outcome, event %d", p.LocalCopyStarted.GetWhat(), r.outcome)
+		}
 	case *events.Event_WriteLanded:
 		c.landed(n, r, e, p.WriteLanded)
 	case *events.Event_LateWriteRejected:

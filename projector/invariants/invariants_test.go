@@ -350,6 +350,20 @@ func TestEachFaultIsFound(t *testing.T) {
 			h.At(5000)
 			h.Add("p", 0, 0, "", nil, &events.PeerSuspect{Peer: "d"})
 		}},
+		{"a copy of decode's own begins after the outcome", "I6", "", func(h *historytest.History, fault bool) {
+			r := h.At(10).Open(7, "d/0", pages, "p/0")
+			if !fault {
+				r.D("", &events.LocalCopyStarted{Token: 1, To: "d/0", What: "staging"})
+			}
+			r.Abort()
+			if fault {
+				r.D("", &events.LocalCopyStarted{Token: 1, To: "d/0", What: "staging"})
+			}
+			r.Hear("p/0")
+			r.Drain("p/0")
+			r.Ack("p/0")
+			r.Release(events.Basis_BASIS_ACKS)
+		}},
 		{"two outcomes", "I6", "", func(h *historytest.History, fault bool) {
 			r := h.Open(7, "d/0", pages, "p/0")
 			r.D("", &events.RoomFailed{})
