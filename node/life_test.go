@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -228,6 +229,8 @@ func TestWipedNodeIsRememberedByTheMirror(t *testing.T) {
 	for what, dir := range map[string]string{"an older copy": older, "a wiped log": shortDir(t)} {
 		if s := life(dir); !s.UnknownPast || s.GenerationBase < first.GenerationBase {
 			t.Errorf("%s begins as %v, want an unknown past and a generation base of at least %d", what, s, first.GenerationBase)
+		} else if bytes.Equal(s.LogId, first.LogId) { // its sequences would come twice
+			t.Errorf("%s goes on as log %x", what, s.LogId)
 		}
 	}
 }

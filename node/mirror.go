@@ -26,9 +26,10 @@ type mirrorRun struct {
 	err error // why it ended for good
 }
 
-// openMirror starts the embedded server and prepares the mirror. Without
-// nats.url and nats.embedded there is none.
-func (n *Node) openMirror(context.Context) error {
+// openServer starts the embedded server, and knows the mirror's address from then
+// on. Without nats.url and nats.embedded there is none. It comes behind the log,
+// whose lock keeps a second process from the server's files.
+func (n *Node) openServer() error {
 	r := &mirrorRun{address: n.cfg.NATS.URL}
 	if r.address == "" {
 		if !n.cfg.NATS.Embedded {
@@ -46,6 +47,15 @@ func (n *Node) openMirror(context.Context) error {
 		return badKey("nats", "%v", err)
 	}
 	n.mirror = r
+	return nil
+}
+
+// openMirror prepares the mirror of the log that is open.
+func (n *Node) openMirror() error {
+	r := n.mirror
+	if r == nil {
+		return nil
+	}
 	m, err := mirror.New(mirror.Options{
 		URL: r.address, Access: n.cfg.NATS.access(), LagAlarm: n.cfg.NATS.LagAlarm, Cluster: n.cfg.NATS.Cluster, Node: n.cfg.Node, Log: n.store,
 		Replicas: n.cfg.NATS.Replicas, Logger: n.log,

@@ -22,6 +22,7 @@ import (
 	"github.com/pdlog/pdlog/projector"
 	"github.com/pdlog/pdlog/rdma"
 	"github.com/pdlog/pdlog/store"
+	"github.com/pdlog/pdlog/store/mirror"
 )
 
 // Version is told to peers and recorded at each start; it decides nothing. The
@@ -79,6 +80,7 @@ type Node struct {
 	logOver    bool            // of keepSnapshots: the log is above its cap
 	oldestRoom uint64          // of keepSnapshots: Machine.OldestRoom at the newest snapshot
 	lost       bool            // the log lost its end, or its beginning, before this life
+	notBelow   mirror.NodeInfo // what the mirror has of this log and the log has not: zero mostly
 	life       context.Context // ends with the node
 	cancel     context.CancelFunc
 	halt       chan struct{} // closed: receivers end
@@ -147,13 +149,20 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.openLog(ctx); err != nil {
 		return err
 	}
+	if err := n.openServer(); err != nil {
+		return err
+	}
+	mem := n.askMirror(ctx)
+	if err := n.leaveOlderCopy(ctx, mem); err != nil {
+		return err
+	}
 	if err := n.openPlanes(ctx); err != nil {
 		return err
 	}
-	if err := n.openMirror(ctx); err != nil {
+	if err := n.openMirror(); err != nil {
 		return err
 	}
-	if err := n.rebuild(n.pastUnknown(ctx)); err != nil {
+	if err := n.rebuild(n.pastUnknown(ctx, mem)); err != nil {
 		return err
 	}
 	return n.listen(ctx)
@@ -216,6 +225,7 @@ func (n *Node) openStore(ctx context.Context, snap *store.Snapshot) error {
 	opts := store.Options{
 		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.onDurable, OnRoll: n.onRoll, Socket: n.cfg.SocketPath(), Logger: n.log, Salvage: true,
 		SegmentBytes: n.cfg.Log.SegmentBytes, Commit: store.CommitMode(n.cfg.Store.Commit),
+		NotBelow: n.notBelow.LastSeq, NotBelowID: n.notBelow.LogID,
 	}
 	if snap != nil {
 		opts.TrustBelow = snap.Seq + 1

@@ -16,34 +16,64 @@ import (
 // ahead (mirror.ErrMirrorAhead).
 const pastTime = 2 * time.Second
 
-// pastUnknown asks the mirror what it remembers of this node: another log, or
-// more of this one than is here, means that the log's past was lost (events.md,
-// unknown past). nil: the past is known; else the prefill nodes to be asked.
-func (n *Node) pastUnknown(ctx context.Context) []string {
-	if n.lost {
-		return n.askable(ctx)
-	}
+// remembered is what the mirror said of this node when it started.
+type remembered struct {
+	last  mirror.NodeInfo
+	known bool
+	err   error // it could not be asked
+}
+
+// askMirror asks the mirror what it remembers of this node.
+func (n *Node) askMirror(ctx context.Context) (mem remembered) {
 	if n.mirror == nil {
-		return nil
+		return mem
 	}
 	ctx, cancel := context.WithTimeout(ctx, pastTime)
 	defer cancel()
 	nc, err := mirror.Dial(n.mirror.address, n.cfg.NATS.access(), nats.Name("pdlog start "+n.cfg.Node), nats.Timeout(pastTime), nats.NoReconnect())
-	if err != nil {
+	if err == nil {
+		defer nc.Close()
+		mem.last, mem.known, err = mirror.LastOf(ctx, nc, n.cfg.NATS.Cluster, n.cfg.Node)
+	}
+	if mem.err = err; err != nil {
 		n.log.Warn("the mirror cannot be asked for this node's past", "err", err)
+	}
+	return mem
+}
+
+// leaveOlderCopy: a log that ends below what the mirror holds of it is an older
+// copy, or lost its end. It is set aside, and what it has goes on as a log with a
+// new id: peers know the sequences that were lost as other rooms of that log
+// (events.md, identity), and a room_seq must not come twice under one id.
+func (n *Node) leaveOlderCopy(ctx context.Context, mem remembered) error {
+	if !mem.known || mem.last.LogID != n.store.LogID() || mem.last.LastSeq <= n.store.Durable() {
 		return nil
 	}
-	defer nc.Close()
-	in, known, err := mirror.LastOf(ctx, nc, n.cfg.NATS.Cluster, n.cfg.Node)
-	if err != nil {
-		n.log.Warn("the mirror cannot be asked for this node's past", "err", err)
+	n.notBelow = mem.last
+	l := n.store
+	n.store = nil
+	if err := l.Close(); err != nil {
+		return err
+	}
+	return n.openLog(ctx)
+}
+
+// pastUnknown: the mirror remembers another log of this node, or more of this one
+// than is here, or the log is empty and the mirror cannot say whether it always
+// was: then the log's past was lost (events.md, unknown past). nil: the past is
+// known; else the prefill nodes to be asked.
+func (n *Node) pastUnknown(ctx context.Context, mem remembered) []string {
+	switch {
+	case n.lost:
+	case mem.err != nil && n.store.Appended() == 0:
+		n.log.Error("the log is empty and the mirror cannot be asked whether it always was: this node is new or was wiped, no pages are offered until its peers have answered",
+			"peers", n.cfg.Peers, "err", mem.err)
+	case mem.known && (mem.last.LogID != n.store.LogID() || mem.last.LastSeq > n.store.Appended()):
+		n.log.Error("the mirror remembers more of this node than its log: its past is unknown",
+			"mirror_log", mem.last.LogID.String(), "mirror_seq", mem.last.LastSeq, "log", n.store.LogID().String(), "log_seq", n.store.Appended())
+	default:
 		return nil
 	}
-	if !known || in.LogID == n.store.LogID() && in.LastSeq <= n.store.Appended() {
-		return nil
-	}
-	n.log.Error("the mirror remembers more of this node than its log: its past is unknown",
-		"mirror_log", in.LogID.String(), "mirror_seq", in.LastSeq, "log", n.store.LogID().String(), "log_seq", n.store.Appended())
 	return n.askable(ctx)
 }
 
