@@ -26,6 +26,7 @@ func logOf(t *testing.T, cfg Config) (n *Node, said *bytes.Buffer) {
 		cfg: cfg, log: slog.New(slog.NewTextHandler(said, nil)), metrics: newMetrics(),
 		rolled: make(chan struct{}, 1), addresses: []string{"127.0.0.1:7000"},
 	}
+	n.live.Store(liveOf(&cfg))
 	n.out = newOutbox(0, n.perform)
 	var err error
 	if n.boot, err = randomBoot(); err == nil {
