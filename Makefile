@@ -15,8 +15,9 @@ PROTOC_GEN_GO    := v1.36.12
 PROTOC_GEN_VT    := v0.6.0
 PROTOC_GEN_CONN  := v1.21.1
 BUF_VERSION      := v1.75.0
+BENCHSTAT_VERSION := v0.0.0-20260908200009-22c9c6c9d4da
 
-.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-rdma bench-store bench-mirror crash mirror-kills sim fuzz interop test-browser test-rxe build-verbs vuln clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-go bench-compare deps-bench bench-rdma bench-store bench-mirror crash mirror-kills sim fuzz interop test-browser test-rxe build-verbs vuln clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -108,8 +109,35 @@ generate: deps-generate ## generate Go code from the .proto files
 check-generated: generate
 	@git diff --exit-code --stat -- '*.pb.go' '*.connect.go' || { echo "generated code is not current: run make generate and commit"; exit 1; }
 
-bench: deps ## benchmarks of every package
+# The whole table, in some 12 minutes: pdnode bench, the mirror, the store beside
+# its peers. The rows of the first two are kept in a file until the last prints all.
+bench: build deps-bench ## the whole performance table, with pass or short by row
+	@rows=$$(mktemp); trap 'rm -f "$$rows"' EXIT; \
+	$(BIN)/pdnode bench -o json >"$$rows" || [ $$? = 1 ]; \
+	PDLOG_BENCH_ROWS="$$rows" PDLOG_BENCH_SECONDS=$(BENCH_SECONDS) $(GO) test -run '^$$' -bench BenchmarkMirror -benchtime=1x -count=1 -timeout 30m ./store/mirror >/dev/null; \
+	cd test/bench && $(GO) run . -rows "$$rows"
+
+deps-bench: deps
+	$(call apt,ucx-utils python3-zmq)
+
+bench-go: deps ## the Go benchmarks of every package
 	$(GO) test -run '^$$' -bench . -benchmem -count=1 ./...
+
+# make bench-compare BASE=REV [BENCH=REGEXP] [PKG=./projector/...]: the Go benchmarks
+# of a revision and of this tree, in turns, through benchstat.
+BENCH ?= .
+PKG   ?= ./projector/... ./events/... ./backends/... ./store/...
+COUNT ?= 7
+bench-compare: deps ## the Go benchmarks of BASE and of this tree through benchstat
+	@[ -n "$(BASE)" ] || { echo "say BASE=REV: the revision to compare with"; exit 2; }
+	@GOBIN=$(TOOLS) $(GO) install golang.org/x/perf/cmd/benchstat@$(BENCHSTAT_VERSION)
+	@work=$$(mktemp -d); trap 'git worktree remove --force "$$work/base"; rm -rf "$$work"' EXIT; \
+	git worktree add -q --detach "$$work/base" "$(BASE)"; \
+	for round in $$(seq $(COUNT)); do \
+		(cd "$$work/base" && $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 0.2s -count 1 $(PKG)) >>"$$work/base.txt"; \
+		$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime 0.2s -count 1 $(PKG) >>"$$work/head.txt"; \
+	done; \
+	$(TOOLS)/benchstat base="$$work/base.txt" head="$$work/head.txt"
 
 bench-rdma: build ## the data planes beside raw TCP, memcpy and UCX
 	$(call apt,ucx-utils)

@@ -119,13 +119,14 @@ func (p *standinPair) close() error {
 	return err
 }
 
-// standinDecodes is how many ABORTs a second the stand-in decodes.
-func standinDecodes(ctx context.Context, n int) (float64, error) {
-	p, err := python(ctx, "sys")
+// standinHandles is how many ABORTs a second the stand-in takes from its socket
+// and handles; they have all arrived before.
+func standinHandles(ctx context.Context, n int) (float64, error) {
+	p, err := python(ctx, "zmq")
 	if err != nil {
 		return 0, err
 	}
-	out, err := exec.CommandContext(ctx, p, "-c", standinSource, "decode-only", strconv.Itoa(n)).Output() //nolint:gosec // ours
+	out, err := exec.CommandContext(ctx, p, "-c", standinSource, "handle", strconv.Itoa(n)).Output() //nolint:gosec // ours
 	if err != nil {
 		return 0, errors.Wrap(err, "run the Python stand-in")
 	}

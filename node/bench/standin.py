@@ -5,7 +5,8 @@
 #   standin.py prefill            prints its port; answers ABORT with ABORT_ACK
 #   standin.py decode PORT ROOMS  for each line of its input: aborts ROOMS rooms
 #                                 at once and prints the latency of each in ns
-#   standin.py decode-only N      decodes N ABORTs; prints ABORTs a second
+#   standin.py handle N           takes N ABORTs from a socket's queue and handles
+#                                 each; prints ABORTs a second
 import sys
 import threading
 import time
@@ -78,13 +79,24 @@ def decode(port, rooms):
             took.clear()
 
 
-def decode_only(n):
-    rooms, lock = {}, threading.Lock()
+def handle(n):
+    import zmq
+
+    context = zmq.Context()
+    pull, push = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    for s in (pull, push):
+        s.set_hwm(0)
+    pull.bind("inproc://handler")
+    push.connect("inproc://handler")
     frames = [b"ABORT", b"4242", b"10.0.0.1", b"5000", b"7"]
+    for _ in range(n):
+        push.send_multipart(frames)
+    rooms, lock = {}, threading.Lock()
     began = time.perf_counter()
     for _ in range(n):
-        handle_abort(frames, rooms, lock)
+        handle_abort(pull.recv_multipart(), rooms, lock)
     print(n / (time.perf_counter() - began))
+    context.destroy(0)
 
 
 if __name__ == "__main__":
@@ -93,4 +105,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "decode":
         decode(*map(int, sys.argv[2:4]))
     else:
-        decode_only(int(sys.argv[2]))
+        handle(int(sys.argv[2]))

@@ -37,7 +37,13 @@ func main() {
 	dir := flag.String("dir", "", "where the logs are written; default the directory for temporary files")
 	only := flag.String("only", "", "commit, producers, rooms, replay, append or reopen; default all but reopen")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of the whole run to this file")
+	others := flag.String("rows", "", "a file with rows of pdnode bench -o json, which are printed first")
 	flag.Parse()
+	before, err := readRows(*others)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
 	if *profile != "" {
 		f, err := os.Create(*profile)
 		if err == nil {
@@ -54,7 +60,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(3)
 	}
-	if !print(rows, *rounds) {
+	if !print(before, rows, *rounds) {
 		os.Exit(1)
 	}
 }
@@ -96,11 +102,11 @@ func median[T cmp.Ordered](v []T) T {
 }
 
 // print writes the table; false when a row is short of its bar.
-func print(rows []row, rounds int) bool {
+func print(before []said, rows []row, rounds int) bool {
 	fmt.Printf("%s/%s, %d cores, %s, %d rounds\n\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), rounds)
 	fmt.Println("| what | measured | against | ratio, median (min to max) | bar | |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- |")
-	ok := true
+	ok := printSaid(before)
 	for _, r := range rows {
 		m := median(r.ratios)
 		bar, verdict := "", ""
