@@ -119,6 +119,7 @@ type LimitsConfig struct {
 	Rooms        int `koanf:"rooms"`         // open at once
 	Peers        int `koanf:"peers"`         // prefill: decode endpoints registered
 	Chunks       int `koanf:"chunks"`        // prefill: waiting for a timeline
+	Parked       int `koanf:"parked"`        // prefill: writes to one decode node whose end is not known; with more, its new rooms are refused
 	MessageBytes int `koanf:"message_bytes"` // of one call of the engine API
 	FrameBytes   int `koanf:"frame_bytes"`   // of one frame on the control sockets
 }
@@ -261,7 +262,7 @@ func DefaultConfig() Config {
 		RDMA:       RDMAConfig{Provider: "auto", FaultSeed: 1},
 		SocketMode: "0660",
 		HTTP:       HTTPConfig{Listen: "127.0.0.1:0"},
-		Limits:     LimitsConfig{Rooms: 1 << 17, Peers: 1 << 14, Chunks: 1 << 16, MessageBytes: 4 << 20, FrameBytes: 64 << 20},
+		Limits:     LimitsConfig{Rooms: 1 << 17, Peers: 1 << 14, Chunks: 1 << 16, Parked: 1 << 12, MessageBytes: 4 << 20, FrameBytes: 64 << 20},
 
 		NATS: NATSConfig{Embedded: true, Host: "127.0.0.1", Port: 4222, Cluster: "default", Replicas: 1, LagAlarm: 30 * time.Second},
 		Log:  LogConfig{Level: "info", Format: "text", SegmentBytes: 64 << 20, MaxBytes: 16 << 30},
@@ -355,6 +356,7 @@ func (c *Config) Validate() error {
 		{"nats.replicas", c.NATS.Replicas, 1, 5},
 		{"limits.rooms", c.Limits.Rooms, 1, 1 << 24},
 		{"limits.peers", c.Limits.Peers, 1, 1 << 20},
+		{"limits.parked", c.Limits.Parked, 1, 1 << 24},
 		{"limits.chunks", c.Limits.Chunks, 1, 1 << 24},
 		{"limits.message_bytes", c.Limits.MessageBytes, 1 << 10, 1 << 30},
 		{"limits.frame_bytes", c.Limits.FrameBytes, 1 << 12, 1 << 30},

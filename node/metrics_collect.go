@@ -24,6 +24,7 @@ type snapshot struct {
 	pages  map[string]int // by state; decode
 	peers  map[string]int // by state
 	open   int            // tokens
+	parked int            // of them, writes whose end is not known
 	oldest time.Duration  // since the oldest quarantine began
 	ready  bool
 }
@@ -69,6 +70,9 @@ func (m *metrics) take(mc *projector.Machine, pages int, now uint64) *snapshot {
 	}
 	for _, r := range st.Rooms {
 		s.open += len(r.Copies)
+	}
+	for _, n := range mc.Parked() {
+		s.parked += n
 	}
 	if s.pages["free"] = pages - taken; len(st.Unsettled) > 0 { // none is offered before the past is settled
 		s.pages = states(pageStates)
@@ -126,6 +130,7 @@ type collector struct {
 	n                              *Node
 	rooms, pages, peers            *prometheus.Desc
 	quarantined, oldest, open      *prometheus.Desc
+	parked                         *prometheus.Desc
 	ready, answers, queue, durable *prometheus.Desc
 	lag, lagAge, mirrorUp          *prometheus.Desc
 	pending, lost, revokes         *prometheus.Desc
@@ -145,6 +150,7 @@ func newCollector(n *Node) *collector {
 		quarantined: d("pdnode_quarantined_pages", "Pages held because no writer of theirs could be shown to have stopped."),
 		oldest:      d("pdnode_quarantine_oldest_seconds", "Age of the oldest quarantine; 0 = none."),
 		open:        d("pdnode_open_tokens", "Writes that are open: posted and not ended, local copies included."),
+		parked:      d("pdnode_parked_writes", "Prefill: open writes whose end is not known, and which hold their room until it is."),
 		ready:       d("pdnode_ready", "1 if the node takes rooms."),
 		answers:     d("pdnode_loop_answers", "1 if the decision loop answered this scrape; 0: rooms, pages and peers are of an earlier one."),
 		queue:       d("pdnode_loop_queue_depth", "Commands that wait for the decision loop."),
@@ -161,7 +167,7 @@ func newCollector(n *Node) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.rooms, c.pages, c.peers, c.quarantined, c.oldest, c.open, c.ready, c.answers, c.queue, c.pending, c.durable,
+		c.rooms, c.pages, c.peers, c.quarantined, c.oldest, c.open, c.parked, c.ready, c.answers, c.queue, c.pending, c.durable,
 		c.lag, c.lagAge, c.mirrorUp, c.lost, c.revokes,
 	} {
 		ch <- d
@@ -202,6 +208,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	by(c.rooms, s.rooms)
 	by(c.peers, s.peers)
 	gauge(c.open, float64(s.open))
+	if n.cfg.Role == "prefill" {
+		gauge(c.parked, float64(s.parked))
+	}
 	if n.cfg.Role == "decode" {
 		by(c.pages, s.pages)
 		gauge(c.quarantined, float64(s.pages["quarantined"]))

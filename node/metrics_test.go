@@ -199,6 +199,9 @@ func TestMetricsPagesAgreeWithThePageView(t *testing.T) {
 	if d["pdnode_quarantined_pages"] != 2 || d["pdnode_rooms{state=quarantined}"] != 1 {
 		t.Errorf("quarantined: %v pages, %v rooms", d["pdnode_quarantined_pages"], d["pdnode_rooms{state=quarantined}"])
 	}
+	if p, known := scrape(t, q.p.node)["pdnode_parked_writes"]; !known || p != 0 {
+		t.Errorf("%v writes are parked on prefill (told: %v), want none: the one that hangs still has time", p, known)
+	}
 	if p := scrape(t, q.p.node); p["pdnode_open_tokens"] != 1 {
 		t.Errorf("%v tokens are open on prefill, want the one that hangs", p["pdnode_open_tokens"])
 	}

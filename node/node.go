@@ -332,7 +332,7 @@ func (n *Node) projectorConfig() projector.Config {
 		PageSize: n.cfg.PageSize, Policy: n.cfg.policy(),
 		AckTimeout: n.cfg.AckTimeout, AbortRetry: n.cfg.AbortRetry, BootstrapTimeout: n.cfg.BootstrapTimeout,
 		WaitingTimeout: n.cfg.WaitingTimeout, TransferTimeout: n.cfg.TransferTimeout,
-		AllowWeak: n.cfg.WeakPeers == "allow", MaxRooms: n.cfg.Limits.Rooms, MaxPeers: n.cfg.Limits.Peers,
+		AllowWeak: n.cfg.WeakPeers == "allow", MaxRooms: n.cfg.Limits.Rooms, MaxPeers: n.cfg.Limits.Peers, MaxParked: n.cfg.Limits.Parked,
 	}
 	if n.cfg.Role == "decode" {
 		c.Pages, c.AuxRows = n.cfg.Pages, n.cfg.AuxRows

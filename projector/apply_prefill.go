@@ -66,6 +66,7 @@ func (m *Machine) applyPrefill(e *events.Event) {
 	case *events.Event_ChunkUncertain:
 		if t := r.Tokens[p.ChunkUncertain.Token]; t != nil {
 			t.Uncertain = true
+			m.parked.add(t)
 		}
 	case *events.Event_ChunkDrained:
 		m.closeToken(r, p.ChunkDrained.Token)
@@ -163,6 +164,9 @@ func (m *Machine) applyMetadata(e *events.Event, p *events.MetadataReceived) {
 }
 
 func (m *Machine) closeToken(r *PRoom, id uint64) {
+	if t := r.Tokens[id]; t != nil && t.Uncertain {
+		m.parked.remove(t)
+	}
 	delete(r.Tokens, id)
 	delete(m.st.tokens, id)
 }

@@ -39,6 +39,7 @@ type Config struct {
 	MaxReceipts int // prefill: bounded receipts of ended rooms
 	MaxRooms    int // rooms open at once; more are refused
 	MaxPeers    int // prefill: decode endpoints that may be registered; more are rejected
+	MaxParked   int // prefill: writes to one decode node whose end is not known; with more its new rooms are refused
 }
 
 // LocalRank is one rank run by this node.
@@ -61,6 +62,7 @@ func DefaultConfig() Config {
 		MaxReceipts:      1 << 16,
 		MaxRooms:         1 << 20,
 		MaxPeers:         1 << 14,
+		MaxParked:        1 << 12,
 	}
 }
 
@@ -94,6 +96,9 @@ func (c *Config) fill() {
 	}
 	if c.MaxPeers <= 0 {
 		c.MaxPeers = d.MaxPeers
+	}
+	if c.MaxParked <= 0 {
+		c.MaxParked = d.MaxParked
 	}
 }
 

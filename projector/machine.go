@@ -22,6 +22,7 @@ type Machine struct {
 	logFull bool
 	now     Instant
 	res     Result
+	parked  parked
 	events  arena[*events.Event]
 	effects arena[Effect]
 	timers  timers
@@ -48,7 +49,7 @@ type retry struct {
 // New makes the machine of a node with an empty log.
 func New(cfg Config) *Machine {
 	cfg.fill()
-	m := &Machine{cfg: cfg, st: newState(&cfg)}
+	m := &Machine{cfg: cfg, st: newState(&cfg), parked: parked{}}
 	m.reset()
 	return m
 }

@@ -212,6 +212,8 @@ func (m *Machine) refuseMetadata(r *PRoom, c WireMetadata, node string, logID []
 		return "older than what is remembered"
 	case (r == nil || !r.live()) && m.admitP() != nil:
 		return m.admitP().Detail
+	case (r == nil || !r.live() || len(r.Dests) == 0) && len(m.parked[node]) >= m.cfg.MaxParked:
+		return fmt.Sprintf("the ends of %d writes to %s are not known, which is the limit", len(m.parked[node]), node)
 	}
 	return ""
 }

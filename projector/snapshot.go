@@ -47,6 +47,7 @@ func (m *Machine) Restore(b []byte) error {
 		return fmt.Errorf("%w: %w", ErrSnapshot, c.err)
 	}
 	m.st.index()
+	m.parked = parkedIn(m.st)
 	return nil
 }
 
