@@ -50,7 +50,7 @@ func gapsText(gaps []Gap) string {
 // named is what events tell of other nodes' logs: which nodes keep one, and the
 // highest sequence of each that an event names.
 type named struct {
-	refs  map[string]uint64
+	refs  map[string]*uint64
 	pdlog map[string]bool // nodes that keep a log
 	last  string          // of pdlog, the newest: mostly the next event's too
 }
@@ -59,8 +59,13 @@ func (n *named) name(node string, seq uint64) {
 	if node == "" {
 		return
 	}
-	n.keeps(node)
-	n.refs[node] = max(n.refs[node], seq)
+	ref := n.refs[node]
+	if ref == nil {
+		n.keeps(node)
+		ref = new(uint64)
+		n.refs[node] = ref
+	}
+	*ref = max(*ref, seq)
 }
 
 func (n *named) keeps(node string) {
@@ -68,7 +73,7 @@ func (n *named) keeps(node string) {
 		return
 	}
 	if n.refs == nil {
-		n.refs, n.pdlog = map[string]uint64{}, map[string]bool{}
+		n.refs, n.pdlog = map[string]*uint64{}, map[string]bool{}
 	}
 	n.last, n.pdlog[node] = node, true
 }
@@ -120,8 +125,8 @@ func (n *named) missing(logs []*Log) []Gap {
 		switch {
 		case !here && n.pdlog[node]:
 			out = append(out, Gap{Node: node, First: 1, Kind: "absent"})
-		case here && n.refs[node] > end:
-			out = append(out, Gap{Node: node, First: end + 1, Last: n.refs[node], Kind: "tail"})
+		case here && *n.refs[node] > end:
+			out = append(out, Gap{Node: node, First: end + 1, Last: *n.refs[node], Kind: "tail"})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Gap) int { return cmp.Compare(a.Node, b.Node) })

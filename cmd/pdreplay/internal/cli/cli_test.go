@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -43,12 +45,36 @@ func TestScripts(t *testing.T) {
 				clear(b[:8192])
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), b, 0o600))
 			},
+			// harm FILE truncated|flipped|half: it ends early, has bits of a record flipped,
+			// or the second half of what it holds never came (its size is right, the rest zero).
+			"harm": func(ts *testscript.TestScript, _ bool, args []string) {
+				b, err := os.ReadFile(ts.MkAbs(args[0]))
+				ts.Check(err)
+				switch args[1] {
+				case "truncated":
+					b = b[:len(b)/3+123]
+				case "flipped":
+					b = flipped(b)
+				case "half":
+					clear(b[bytes.LastIndex(b, []byte("p/0"))/2:])
+				default:
+					ts.Fatalf("harm: %s?", args[1])
+				}
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), b, 0o600))
+			},
 		},
 		Setup: func(env *testscript.Env) error {
 			late := lateWrite()
 			for name, h := range map[string]*historytest.History{"late.jsonl": late, "clean.jsonl": clean()} {
 				if err := writeJSONL(filepath.Join(env.WorkDir, name), h.All); err != nil {
 					return err
+				}
+			}
+			if strings.HasSuffix(env.WorkDir, "salvage_files") {
+				for _, name := range []string{"long", "long2", "long3"} {
+					if err := writeLog(filepath.Join(env.WorkDir, name, "d", "log"), long().Of("d")); err != nil {
+						return err
+					}
 				}
 			}
 			for _, node := range late.Nodes() {
@@ -59,6 +85,30 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 	})
+}
+
+// flipped has one bit flipped in a record in the middle, in every copy that the
+// database has of it.
+func flipped(b []byte) []byte {
+	parts := bytes.SplitAfter(b, []byte("p/0"))
+	at := 0
+	for _, p := range parts[:len(parts)/2] {
+		at += len(p)
+	}
+	record := bytes.Clone(b[at-24 : at])
+	harmed := bytes.Clone(record)
+	harmed[len(harmed)-1] ^= 0x10
+	return bytes.ReplaceAll(b, record, harmed)
+}
+
+// long is a decode node's log of 3,000 events.
+func long() *historytest.History {
+	h := historytest.New()
+	h.Start("d", events.Role_ROLE_DECODE, 1024)
+	for i := range 1000 {
+		h.At(uint64(10+i)).Reserve(uint64(100+i), "d/0", []uint32{uint32(i)}, "p/0") //nolint:gosec // small
+	}
+	return h
 }
 
 func writeLog(dir string, evs []*events.Event) error {

@@ -34,10 +34,10 @@ func exitCode(err error) int {
 		return command.ExitOK
 	case errors.As(err, &c):
 		return c.Code
+	case errors.IsAny(err, replay.ErrDamaged, replay.ErrConflict): // whatever a reader called it that met the damage
+		return command.ExitBad
 	case errors.As(err, &syntax), errors.Is(err, replay.ErrBadSource):
 		return command.ExitUsage
-	case errors.IsAny(err, replay.ErrDamaged, replay.ErrConflict):
-		return command.ExitBad
 	}
 	return command.ExitFault
 }

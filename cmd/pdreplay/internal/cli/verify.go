@@ -9,9 +9,9 @@ import (
 	"github.com/pdlog/pdlog/replay"
 )
 
-// verifyMemory is what verify stays below (in bytes): it keeps little and makes a
-// lot of garbage, so that the collector may come seldom until memory runs short.
-const verifyMemory = 440 << 20
+// verifyMemory is what verify's heap stays below (in bytes): it keeps little and
+// makes a lot of garbage, so that the collector may come when memory runs short.
+const verifyMemory = 460 << 20
 
 func verifyCommand(sys Sys) *cobra.Command {
 	c := &cobra.Command{
@@ -22,7 +22,7 @@ a log and its mirror. Exit 1 if anything does not hold.`,
 	}
 	out := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		debug.SetGCPercent(400)
+		debug.SetGCPercent(1000)
 		debug.SetMemoryLimit(verifyMemory)
 		logs, err := replay.Open(c.Context(), args)
 		if err != nil {
