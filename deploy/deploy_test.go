@@ -220,8 +220,8 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 	}
 	alerts := docs(t, "prometheus/alerts.yaml")
 	rules, _ := at(t, alerts[0], "groups", 0, "rules").([]any)
-	if len(rules) != 7 {
-		t.Errorf("%d rules, want 7", len(rules))
+	if len(rules) != 8 {
+		t.Errorf("%d rules, want 8", len(rules))
 	}
 	for _, r := range rules {
 		name := at(t, r, "alert")

@@ -103,6 +103,7 @@ func (n *Node) serve() {
 	}
 	n.onRoll() // a roll of the life before may have got no snapshot
 	n.background.Go(func() { n.keepSnapshots(n.life) })
+	n.background.Go(func() { n.keepScrubbing(n.life) })
 	if n.peers != nil {
 		n.peers.start(n.life)
 	}

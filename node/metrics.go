@@ -46,6 +46,7 @@ type metrics struct {
 	rejected     *boundedCounter
 	lateWrites   prometheus.Counter
 	pageChecks   prometheus.Counter
+	scrubbed     prometheus.Counter
 	unsafe       prometheus.Counter
 	violations   prometheus.Counter
 	step         prometheus.Histogram
@@ -99,6 +100,7 @@ func newMetrics() *metrics {
 		rejected:     newBounded(counts("pdnode_messages_rejected_total", "Messages that no rule takes, by kind.", "kind"), maxKindLabels),
 		lateWrites:   count("pdnode_late_writes_rejected_total", "Writes the provider refused because their lease was revoked."),
 		pageChecks:   count("pdnode_page_check_failures_total", "Pages whose bytes were found wrong."),
+		scrubbed:     count("pdnode_log_scrubbed_bytes_total", "Bytes of sealed segments that were read again and verified."),
 		unsafe:       count("pdnode_unsafe_releases_total", "Releases without evidence: forced, or by policy timeout."),
 		violations:   count("pdnode_invariant_violations_total", "Breaches of an invariant seen live: InvariantViolated, a write after its release (I1), an unsafe release (I2)."),
 		step:         prometheus.NewHistogram(histogram("pdnode_loop_step_seconds", "Time the decision loop took for one command.", stepBuckets)),
@@ -106,7 +108,7 @@ func newMetrics() *metrics {
 		waits:        newWaits(),
 	}
 	m.reg.MustRegister(m.released, m.abortRelease, m.opened, m.ended, m.aborts, m.acks, m.acksSent, m.fences,
-		m.chunkBytes.vec, m.rejected.vec, m.lateWrites, m.pageChecks, m.unsafe, m.violations, m.step, m.commit)
+		m.chunkBytes.vec, m.rejected.vec, m.lateWrites, m.pageChecks, m.scrubbed, m.unsafe, m.violations, m.step, m.commit)
 	m.zeroes()
 	return m
 }

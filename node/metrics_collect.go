@@ -134,6 +134,7 @@ type collector struct {
 	ready, answers, queue, durable *prometheus.Desc
 	lag, lagAge, mirrorUp          *prometheus.Desc
 	pending, lost, revokes         *prometheus.Desc
+	damaged                        *prometheus.Desc
 }
 
 var _ prometheus.Collector = (*collector)(nil)
@@ -160,6 +161,7 @@ func newCollector(n *Node) *collector {
 		lagAge:      d("pdnode_mirror_lag_seconds", "Age of the oldest durable event that the mirror does not have; 0 = none."),
 		mirrorUp:    d("pdnode_mirror_up", "1 if the mirror takes events, 0 while something keeps it from that."),
 		lost:        d("pdnode_messages_lost_total", "Messages to peers that were dropped or could not be sent."),
+		damaged:     d("pdnode_log_damaged_segments", "Sealed segments of the log that did not verify when they were last read again; must stay 0."),
 		revokes:     d("pdnode_revocations_failed_total", "Revocations of leases that failed."),
 	}
 }
@@ -168,7 +170,7 @@ func newCollector(n *Node) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.rooms, c.pages, c.peers, c.quarantined, c.oldest, c.open, c.parked, c.ready, c.answers, c.queue, c.pending, c.durable,
-		c.lag, c.lagAge, c.mirrorUp, c.lost, c.revokes,
+		c.lag, c.lagAge, c.mirrorUp, c.lost, c.revokes, c.damaged,
 	} {
 		ch <- d
 	}
@@ -194,6 +196,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	total(c.lost, n.senders.lost.Load())
 	total(c.revokes, n.revokeFailed.Load())
+	gauge(c.damaged, float64(n.damaged.Load()))
 	s, fresh := n.snapshot()
 	gauge(c.answers, truth(fresh))
 	gauge(c.ready, truth(fresh && s.ready && n.memory.ready() && n.store.Err() == nil && !n.draining.Load()))

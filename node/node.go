@@ -80,6 +80,7 @@ type Node struct {
 	logOver    bool            // of keepSnapshots: the log is above its cap
 	oldestRoom uint64          // of keepSnapshots: Machine.OldestRoom at the newest snapshot
 	lost       bool            // the log lost its end, or its beginning, before this life
+	damaged    atomic.Int64    // sealed segments that did not verify in the last scrub
 	notBelow   mirror.NodeInfo // what the mirror has of this log and the log has not: zero mostly
 	life       context.Context // ends with the node
 	cancel     context.CancelFunc

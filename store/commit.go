@@ -19,6 +19,8 @@ const (
 	// the frames of a transaction: tree path, freelist, and the seal in
 	// the meta bucket with the schema beside it.
 	rollSlack = 48 << 10
+	// slowCommit is when a commit that the disk has not answered is complained of.
+	slowCommit = time.Second
 )
 
 // commitLoop is the committer: everything pending becomes one batch.
@@ -26,6 +28,8 @@ func (l *Log) commitLoop() {
 	defer close(l.committerDone)
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
+	slow := time.AfterFunc(time.Hour, l.diskIsSlow)
+	defer slow.Stop()
 	var batch events.FrameBatch
 	for {
 		<-l.wake
@@ -45,12 +49,25 @@ func (l *Log) commitLoop() {
 			if batch.Len() == 0 {
 				break // back to sleep
 			}
-			if err := l.commit(&batch); err != nil {
+			began := time.Now()
+			slow.Reset(slowCommit)
+			err := l.commit(&batch)
+			if !slow.Stop() && err == nil {
+				l.log.Warn("the log's disk has answered", "took", time.Since(began), "durable", l.durable.Load())
+			}
+			if err != nil {
 				l.fail(err)
 				return
 			}
 		}
 	}
+}
+
+// diskIsSlow says so while a commit is still waiting: nobody else can tell a
+// disk that takes seconds from a node that hangs.
+func (l *Log) diskIsSlow() {
+	l.log.Error("a commit has been waiting for the log's disk; what needs it is not done meanwhile, and no room is opened once the queue is full",
+		"for", slowCommit, "dir", l.dir, "durable", l.durable.Load(), "queued_bytes", l.queued.Load(), "queue_limit", l.opts.QueueBytes)
 }
 
 // take moves what is pending into batch, or says how long to linger, or that
