@@ -17,7 +17,7 @@ PROTOC_GEN_CONN  := v1.21.1
 BUF_VERSION      := v1.75.0
 BENCHSTAT_VERSION := v0.0.0-20260908200009-22c9c6c9d4da
 
-.PHONY: all build demo test test-short lint lint-proto check-generated generate bench bench-go bench-compare deps-bench bench-rdma bench-store bench-mirror crash mirror-kills sim fuzz interop test-browser test-rxe build-verbs vuln clean deps deps-test deps-generate help
+.PHONY: all build demo test test-short lint lint-proto check-generated generate scale bench bench-go bench-compare deps-bench bench-rdma bench-store bench-mirror crash mirror-kills sim fuzz interop test-browser test-rxe build-verbs vuln clean deps deps-test deps-generate help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -181,6 +181,10 @@ sim: deps ## one seed of the fleet simulation, or SEEDS of them
 model: deps ## the protocol's model under spin; PDLOG_NIGHT=1 for the long searches
 	$(call apt,spin)
 	PDLOG_NEED_SPIN=1 $(GO) test -count=1 -v -timeout 120m ./test/model
+
+# The figures of docs/scale.md: what a room costs on 10, 100 and 1,000 nodes.
+scale: deps ## the same load per node on growing fleets, simulated
+	@$(GO) run ./test/sim/cmd/pdscale $(SCALE_FLAGS)
 
 interop: deps-test ## peers written from the wire's description alone; junk for 60 s in each dialect
 	PDLOG_INTEROP=1 $(GO) test -count=1 -v ./test/interop

@@ -35,7 +35,7 @@ func milestones() map[string]protoreflect.MessageDescriptor {
 	for i := range fields.Len() {
 		e := &events.Event{}
 		e.ProtoReflect().Set(fields.Get(i), e.ProtoReflect().NewField(fields.Get(i)))
-		if isMilestone(e) {
+		if IsMilestone(e) {
 			out[e.TypeName()] = fields.Get(i).Message()
 		}
 	}
@@ -242,7 +242,7 @@ func TestMessagesAreThoseOfTheDocument(t *testing.T) {
 	for i := range fields.Len() {
 		e := &events.Event{Seq: 7, Hlc: 1 << 40, Node: "d.0", Boot: 1, Incarnation: 1, Room: 5826505748863926392, RoomSeq: 3, Rank: "p0/1", Cause: &events.Cause{Node: "p0", Seq: 2}}
 		e.ProtoReflect().Set(fields.Get(i), e.ProtoReflect().NewField(fields.Get(i)))
-		if !isMilestone(e) {
+		if !IsMilestone(e) {
 			continue
 		}
 		msg := auditMessage("prod", store.LogID{}, e)

@@ -15,8 +15,8 @@ import (
 	"github.com/pdlog/pdlog/store"
 )
 
-// isMilestone says which events go to the audit stream (store.md 6.5).
-func isMilestone(e *events.Event) bool {
+// IsMilestone says which events go to the audit stream (store.md 6.5).
+func IsMilestone(e *events.Event) bool {
 	switch e.Payload.(type) {
 	case *events.Event_AbortArmed, *events.Event_Released, *events.Event_Fenced, *events.Event_FenceFailed,
 		*events.Event_Quarantined, *events.Event_AckTimedOut, *events.Event_LateWriteRejected,
@@ -69,7 +69,7 @@ func (l *auditLane) session(ctx context.Context) (done bool, err error) {
 					break
 				}
 				_, err := events.DecodeFrame(f.Data, l.m.opts.Node, func(e *events.Event) error {
-					if e.Seq < l.next || !isMilestone(e) {
+					if e.Seq < l.next || !IsMilestone(e) {
 						return nil
 					}
 					done = true

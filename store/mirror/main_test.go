@@ -187,7 +187,7 @@ func checkEqual(t testing.TB, nc *nats.Conn, n *node) {
 	}
 	var milestones []uint64
 	for _, e := range want {
-		if isMilestone(e) {
+		if IsMilestone(e) {
 			milestones = append(milestones, e.Seq)
 		}
 	}
