@@ -17,6 +17,10 @@ import (
 	"github.com/pdlog/pdlog/projector"
 )
 
+// compressFrom is the size of a message, bytes, from which it is compressed. An
+// engine is on the same host: a short message costs less to send than to pack.
+const compressFrom = 256 << 10
+
 // engine answers the engine API. It is thin: a call becomes a command, and is
 // answered when what it decided is on disk.
 type engine struct {
@@ -41,7 +45,7 @@ func (n *Node) engineServer() *http.Server {
 // the API, gRPC's health and reflection services, probes, metrics, profiles.
 func (n *Node) engineHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(enginepb.NewEngineHandler(&engine{n: n}, connect.WithReadMaxBytes(n.cfg.Limits.MessageBytes)))
+	mux.Handle(enginepb.NewEngineHandler(&engine{n: n}, connect.WithReadMaxBytes(n.cfg.Limits.MessageBytes), connect.WithCompressMinBytes(compressFrom)))
 	mux.Handle(grpchealth.NewHandler(serving{n}))
 	services := grpcreflect.NewStaticReflector(enginepb.EngineName, grpchealth.HealthV1ServiceName)
 	mux.Handle(grpcreflect.NewHandlerV1(services))
