@@ -211,9 +211,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	by(c.rooms, s.rooms)
 	by(c.peers, s.peers)
 	gauge(c.open, float64(s.open))
-	if n.cfg.Role == "prefill" {
-		gauge(c.parked, float64(s.parked))
-	}
+	gauge(c.parked, float64(s.parked)) // of a decode node 0
 	if n.cfg.Role == "decode" {
 		by(c.pages, s.pages)
 		gauge(c.quarantined, float64(s.pages["quarantined"]))
