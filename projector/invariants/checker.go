@@ -11,9 +11,10 @@ import (
 const NoPage = -1
 
 // maxEnded bounds the ended room incarnations that are kept over all nodes, for
-// writes and messages that come after the end: twice a prefill's bounded receipts
-// (projector.DefaultConfig), about 600 bytes each.
-const maxEnded = 1 << 17
+// writes and messages that come after the end: as many as a prefill's bounded
+// receipts (projector.DefaultConfig), about a kilobyte each. A write that lands
+// later still is known as one by its own event (WriteLanded.after_release).
+const maxEnded = 1 << 16
 
 type endedRoom struct {
 	node *node
