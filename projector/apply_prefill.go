@@ -132,7 +132,10 @@ func (m *Machine) applyTarget(r *PRoom, e *events.Event, p *events.AbortReceived
 		t.Answered, t.Held = false, false
 		t.Repeats = 0
 	}
-	t.Gen, t.RoomSeq, t.LogID = p.Generation, p.DecodeRoomSeq, m.logOf(RankID(p.To).Node())
+	if p.DecodeRoomSeq != 0 || !equalGen(t.Gen, p.Generation) { // a repeat that has lost its frame takes nothing away
+		t.RoomSeq = p.DecodeRoomSeq
+	}
+	t.Gen, t.LogID = p.Generation, m.logOf(RankID(p.To).Node())
 }
 
 func equalGen(a, b *uint64) bool {
@@ -206,7 +209,7 @@ func (m *Machine) forget(r *PRoom) {
 		rc.Dests = append(rc.Dests, rd)
 	}
 	for _, t := range r.Targets { // an ABORT that was here before its metadata: that is refused when it comes
-		if t.RoomSeq != 0 && !r.sameIncarnation(t.To.Node(), t.RoomSeq) {
+		if r.dest(t.Rank, t.To) == nil {
 			rc.Dests = append(rc.Dests, ReceiptDest{Rank: t.Rank, To: t.To, Node: t.To.Node(), LogID: t.LogID, RoomSeq: t.RoomSeq, Gen: t.Gen})
 		}
 	}

@@ -156,3 +156,35 @@ func TestLowerGenerationOfAReceipt(t *testing.T) {
 		t.Errorf("generation 8 after 9 is answered: %v", p)
 	}
 }
+
+func TestBareAbortTakesNothingAway(t *testing.T) {
+	m := prefillWith(t, Start{Boot: 7, Incarnation: 1, LogID: make([]byte, 16)})
+	m.Step(At(t0), AwaitRoom{Room: 5, Ranks: []RankID{"p/0", "p/1"}})
+	m.Step(At(t0+1), abortOf(9, 7))
+	bare := func(gen *uint64) []events.Proof {
+		a := abortOf(0, 0)
+		a.Ext, a.Generation = nil, gen
+		return proofs(m.Step(At(t0+2), a))
+	}
+	lower := uint64(8)
+	for _, when := range []string{"with the room in the table", "with a receipt"} {
+		if p := bare(nil); len(p) != 0 {
+			t.Errorf("%s: an ABORT without a generation after one with 9 is answered: %v", when, p)
+		}
+		if p := bare(&lower); len(p) != 0 {
+			t.Errorf("%s: generation 8 after 9 is answered: %v", when, p)
+		}
+		m.Step(At(t0+3), ClearRoom{Room: 5})
+	}
+}
+
+func TestAwaitedRoomSaysNothingOfALostUse(t *testing.T) {
+	m := prefillWith(t, Start{Boot: 7, Incarnation: 4, LogID: make([]byte, 16), UnknownPast: true})
+	res := m.Step(At(t0), AwaitRoom{Room: 5, Ranks: []RankID{"p/0", "p/1"}})
+	if res.Refused != nil {
+		t.Fatal(res.Refused)
+	}
+	if p := proofs(m.Step(At(t0+1), abortOf(1, 6))); len(p) != 1 || p[0] != events.Proof_PROOF_CANNOT_TELL {
+		t.Errorf("a use that was published to an earlier life, of which the log's end is lost, is answered %v, want cannot_tell", p)
+	}
+}

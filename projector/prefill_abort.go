@@ -33,6 +33,9 @@ func (m *Machine) abort(c WireAbort) {
 	}
 	otherLog := m.strange(c.Ext)
 	r, rc := m.abortRoomOf(c.Room, ep.Rank.Node(), ep.LogID, seq)
+	if r != nil && len(r.Dests) == 0 && seq != 0 && m.lostUse(c.Ext, otherLog) {
+		r = nil // a room that awaits its metadata says nothing of a use that this log may have lost
+	}
 	ev := &events.AbortReceived{To: string(ep.Rank), Address: c.Address, Generation: c.Generation, DecodeRoomSeq: seq}
 	e := &events.Event{Room: c.Room, Rank: string(c.At), Cause: causeOf(c.Ext), Payload: &events.Event_AbortReceived{AbortReceived: ev}}
 	if r == nil {
@@ -42,7 +45,7 @@ func (m *Machine) abort(c WireAbort) {
 	e.RoomSeq = r.Seq
 	t := r.target(c.At, c.Address)
 	switch {
-	case t != nil && t.Gen != nil && c.Generation != nil && *c.Generation < *t.Gen:
+	case t != nil && lowerGen(c.Generation, t.Gen):
 		ev.Stale = true // lower than the one held: changes nothing (F47)
 		m.emit(e)
 		return
@@ -65,6 +68,19 @@ func (m *Machine) abort(c WireAbort) {
 	}
 	m.settleP(r)
 	m.touchAny(r.Seq)
+}
+
+// lowerGen: a generation that changes nothing next to the one held. An ABORT that
+// has lost its own is older than any that has one.
+func lowerGen(have, held *uint64) bool {
+	return held != nil && (have == nil || *have < *held)
+}
+
+// lostUse: the use that an ABORT names was published to a life of which this log
+// does not hold everything, so it cannot tell what became of it.
+func (m *Machine) lostUse(x *Ext, otherLog bool) bool {
+	return x != nil && x.PublishedBoot != 0 && !m.st.Lives[x.PublishedBoot] || otherLog ||
+		m.st.UnknownPast && (x == nil || !bytes.Equal(x.SeenLogID, m.st.LogID)) || m.olderCopy() && x != nil && x.PublishedBoot == 0
 }
 
 // abortRoomOf finds the incarnation an ABORT is about: one in the table, ended or
@@ -118,15 +134,15 @@ func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Rece
 		proof = events.Proof_PROOF_CANNOT_TELL // published to a life of which this log does not hold all
 	case rc == nil && seq != 0 && seq <= m.st.Watermark[ep.Rank.Node()]:
 		proof = events.Proof_PROOF_DRAINED
-	case otherLog, m.st.UnknownPast && (c.Ext == nil || !bytes.Equal(c.Ext.SeenLogID, m.st.LogID)), m.olderCopy() && c.Ext.PublishedBoot == 0:
+	case otherLog, m.st.UnknownPast && (c.Ext == nil || !bytes.Equal(c.Ext.SeenLogID, m.st.LogID)), m.olderCopy() && c.Ext != nil && c.Ext.PublishedBoot == 0:
 		proof = events.Proof_PROOF_CANNOT_TELL // it was published before this log began
 	}
 	if rc != nil {
 		for _, d := range rc.Dests {
-			if d.Rank != c.At || d.To != ep.Rank || d.Gen == nil || c.Generation == nil {
+			if d.Rank != c.At || d.To != ep.Rank || d.Gen == nil {
 				continue
 			}
-			if *c.Generation < *d.Gen { // lower than the one that was answered: changes nothing (F47)
+			if lowerGen(c.Generation, d.Gen) { // lower than the one that was answered: changes nothing (F47)
 				e.RoomSeq, e.GetAbortReceived().Stale = key, true
 				m.emit(e)
 				return

@@ -33,6 +33,7 @@ const (
 	applyFile     = "projector/apply.go"
 	peersFile     = "projector/peers.go"
 	pastFile      = "projector/past.go"
+	stateFile     = "projector/state.go"
 	machineFile   = "projector/machine.go"
 )
 
@@ -68,6 +69,8 @@ var controls = []control{
 	{"restored-log-vouches", nil, []edit{{prefillAbort, "	case c.Ext != nil && c.Ext.PublishedBoot != 0", "	case !mutant(`restored-log-vouches`) && c.Ext != nil && c.Ext.PublishedBoot != 0"}, {pastFile, "	if x.SeenSeq > max(m.st.LifeSince-1,", "	if !mutant(`restored-log-vouches`) && x.SeenSeq > max(m.st.LifeSince-1,"}}},
 	{"posted-after-abort", []string{"I3", "I1", "I6", "I8"}, []edit{{prefillChunk, "	case !r.live():\n		m.skip(r, c, \"the room has ended\")", "	case !r.live() && !mutant(`posted-after-abort`):\n		m.skip(r, c, \"the room has ended\")"}}},
 	{"error-ends-the-write", nil, []edit{{prefillChunk, "	case c.Outcome == WriteUncertain:\n", "	case c.Outcome == WriteUncertain && mutant(`error-ends-the-write`):\n		e.Payload = &events.Event_ChunkFailed{ChunkFailed: &events.ChunkFailed{Token: t.ID, Chunk: t.Chunk, To: string(t.To), Reason: c.Reason, Proven: true}}\n		m.emit(e)\n		m.failP(r, events.AbortCause_ABORT_CAUSE_TRANSFER_FAILED, c.Reason, m.cfg.Node)\n	case c.Outcome == WriteUncertain:\n"}}},
+	{"target-overwritten", []string{"I5"}, []edit{{stateFile, "		if t.Rank == rank && t.Address == addr {", "		if t.Rank == rank && (t.Address == addr || mutant(`target-overwritten`)) {"}}},
+	{"lower-generation-replaces", []string{"I5"}, []edit{{prefillAbort, "	case t != nil && lowerGen(c.Generation, t.Gen):", "	case !mutant(`lower-generation-replaces`) && t != nil && lowerGen(c.Generation, t.Gen):"}}},
 	{"no-retry", []string{"I2"}, []edit{{decodeAbort, "		if p.owesEvidence() && !p.CannotTell {\n			return rt.at, true", "		if p.owesEvidence() && !p.CannotTell && !mutant(`no-retry`) {\n			return rt.at, true"}, {decodeRelease, "		m.fenceMissing(r, \"ack_timeout\", seq)\n", "		if mutant(`no-retry`) {\n			return\n		}\n		m.fenceMissing(r, \"ack_timeout\", seq)\n"}}},
 	{"coverage-not-checked", []string{"I6"}, []edit{{decodeRoom, "	if gap := r.gap(); gap != \"\" {", "	if gap := r.gap(); gap != \"\" && !mutant(`coverage-not-checked`) {"}}},
 }

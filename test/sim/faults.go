@@ -3,6 +3,8 @@ package sim
 import (
 	"slices"
 	"time"
+
+	"github.com/pdlog/pdlog/events"
 )
 
 // faults are the strengths of one seed. Zero is a strength: half of them are
@@ -17,6 +19,8 @@ type faults struct {
 	clog                             time.Duration
 	swizzle                          bool // clogs come one by one and are freed in another order
 	connDrop                         time.Duration
+	flood                            time.Duration // mean time between two storms of messages that were sent before
+	bareAgain                        float64       // share of ABORTs that come once more, late and without their frame
 
 	// RDMA
 	late, partial, failed, hang float64
@@ -34,19 +38,21 @@ type faults struct {
 	full       time.Duration
 
 	// process
-	crash  time.Duration // mean time between two, fleet-wide
-	down   time.Duration // longest
-	twice  float64       // share of restarts that crash at once again
-	pause  time.Duration
-	wipe   float64 // share of restarts on an empty disk
-	older  float64 // share of restarts on an old copy
-	mirror float64 // share of time that the mirror cannot be asked
+	crash                 time.Duration // mean time between two, fleet-wide
+	down                  time.Duration // longest
+	twice                 float64       // share of restarts that crash at once again
+	pause                 time.Duration
+	wipe                  float64 // share of restarts on an empty disk
+	older                 float64 // share of restarts on an old copy
+	mirror                float64 // share of time that the mirror cannot be asked
+	mirrorLost, mirrorOld float64 // share of restarts that find it wiped, or restored from an old copy
+	policy, binary        float64 // share of restarts with another configuration, or after another build
 
 	// clock
 	skew   time.Duration
 	jump   time.Duration // mean time between jumps
 	drift  float64
-	frozen float64
+	frozen time.Duration // mean time between two stops of a clock
 
 	// engine
 	abort, abortTwice, abortEarly float64
@@ -78,7 +84,7 @@ func (w *world) faultsOf() faults {
 		delay: w.between(100*time.Microsecond, 30*time.Millisecond), tail: share(0.05),
 		partition: every(2*time.Second, 30*time.Second), oneWay: w.rng.Float64(),
 		clog: every(2*time.Second, 30*time.Second), swizzle: w.rng.IntN(2) == 0,
-		connDrop: every(time.Second, 20*time.Second),
+		connDrop: every(time.Second, 20*time.Second), flood: every(4*time.Second, 40*time.Second), bareAgain: share(0.3),
 
 		late: share(0.30), partial: share(0.10), failed: share(0.10), hang: share(0.05),
 		longest: w.between(time.Second, 60*time.Second), stall: every(time.Second, 20*time.Second),
@@ -88,9 +94,10 @@ func (w *world) faultsOf() faults {
 		torn: w.rng.Float64(), flip: share(0.10), full: every(5*time.Second, 40*time.Second),
 
 		crash: every(time.Second, 20*time.Second), down: w.between(10*time.Millisecond, 20*time.Second), twice: share(0.6),
-		pause: every(2*time.Second, 20*time.Second), wipe: share(0.3), older: share(0.3), mirror: w.rng.Float64(),
+		pause: every(2*time.Second, 20*time.Second), wipe: share(0.5), older: share(0.3), mirror: w.rng.Float64(),
+		mirrorLost: share(0.2), mirrorOld: share(0.3), policy: share(0.3), binary: share(0.3),
 
-		skew: every(time.Millisecond, 10*time.Second), jump: every(2*time.Second, 30*time.Second), drift: share(200e-6), frozen: share(0.3),
+		skew: every(time.Millisecond, 10*time.Second), jump: every(2*time.Second, 30*time.Second), drift: share(200e-6), frozen: every(2*time.Second, 30*time.Second),
 
 		abort: share(0.6), abortTwice: share(0.5), abortEarly: share(0.3), storm: every(10*time.Second, 60*time.Second),
 		slowEngine: share(0.3), noEngine: share(0.05), doubleFinish: share(0.3), reuse: share(0.7),
@@ -123,6 +130,8 @@ func (w *world) breakThings() {
 		w.inject("clock jump")
 		pick(w, w.nodes...).skew = w.between(-w.f.skew, w.f.skew)
 	})
+	w.every(w.f.frozen, w.freezeClock)
+	w.every(w.f.flood, w.floodOne)
 	w.every(w.f.storm, w.abortStorm)
 	w.every(w.f.stop, func() { w.stopOne() })
 	w.every(w.f.fenceOrder, w.orderFence)
@@ -164,6 +173,7 @@ func (n *node) restartLater() {
 		if n.up || w.healing {
 			return // healing starts everything itself
 		}
+		n.changeAround()
 		switch {
 		case w.fault(w.f.wipe) && n.mayForget():
 			w.inject("disk wiped")
@@ -188,6 +198,48 @@ func (n *node) restartLater() {
 			})
 		}
 	})
+}
+
+// changeAround is what happens to a node's surroundings while it is down.
+func (n *node) changeAround() {
+	w := n.w
+	switch {
+	case n.mirrorID == nil:
+	case w.fault(w.f.mirrorLost):
+		w.inject("mirror wiped")
+		w.probe("mirror found empty")
+		n.mirrorID, n.mirrorSeq = nil, 0
+	case w.fault(w.f.mirrorOld):
+		w.inject("mirror restored from an old copy")
+		n.mirrorSeq = uint64(w.rng.Int64N(int64(n.mirrorSeq) + 1)) //nolint:gosec // positive
+	}
+	if !n.prefill && w.fault(w.f.policy) {
+		w.inject("configuration changed")
+		n.policy = events.Policy_POLICY_HOLD + events.Policy_POLICY_FENCE - n.policy
+		n.cfg = n.config()
+		for _, r := range n.m.State().Rooms {
+			if r.Gen != 0 {
+				w.probe("configuration changed while pages were held")
+				break
+			}
+		}
+	}
+	if n.snap != nil && w.fault(w.f.binary) {
+		w.inject("snapshot of another build")
+		w.probe("snapshot of another build ignored")
+		n.snap = nil
+	}
+}
+
+// freezeClock lets a node's wall clock stand still for a while.
+func (w *world) freezeClock() {
+	n := pick(w, w.nodes...)
+	if n.frozen != 0 {
+		return
+	}
+	w.inject("clock stands still")
+	n.frozen = n.instant().Wall
+	w.after(w.between(100*time.Millisecond, 20*time.Second), func() { n.frozen = 0 })
 }
 
 // mayForget leaves out what nothing can find out (docs/reliability.md): a decode

@@ -96,7 +96,44 @@ func (w *world) transmit(kind msgKind, from, to place, f backends.Frames) {
 			w.arrive(from, to, f, w.latency()+w.between(0, 2*time.Second))
 		}
 	}
+	if len(w.sent) < cap(w.sent) {
+		w.sent = append(w.sent, sent{from, to, f})
+	} else {
+		w.sent[w.rng.IntN(len(w.sent))] = sent{from, to, f}
+	}
 	w.arrive(from, to, f, w.latency())
+}
+
+// sent is a message that was on the wire.
+type sent struct {
+	from, to place
+	f        backends.Frames
+}
+
+// floodOne sends a node hundreds of messages at once that were sent before.
+func (w *world) floodOne() {
+	n := pick(w, w.nodes...)
+	var list []sent
+	for _, x := range w.sent {
+		if x.to.node == n {
+			list = append(list, x)
+		}
+	}
+	if len(list) == 0 || !n.up {
+		return
+	}
+	w.inject("message storm")
+	before := n.m.LastSeq()
+	count := 100 + w.rng.IntN(300)
+	for range count {
+		x := pick(w, list...)
+		w.arrive(x.from, x.to, x.f, w.exp(10*time.Millisecond))
+	}
+	w.after(100*time.Millisecond, n.guard(func() {
+		if n.m.LastSeq()-before < uint64(count)/2 { //nolint:gosec // positive
+			w.probe("message storm left few events")
+		}
+	}))
 }
 
 func (w *world) arrive(from, to place, f backends.Frames, d time.Duration) {

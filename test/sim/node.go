@@ -233,6 +233,10 @@ func (n *node) run(cmd projector.Command) projector.Result {
 	for _, e := range res.Events {
 		n.note(e)
 	}
+	n.targetsAnswered(res.Events)
+	if n.frozen != 0 && len(res.Events) > 0 {
+		n.w.probe("events while the clock stood still")
+	}
 	n.pending = append(n.pending, res.Events...)
 	n.push(res.Effects)
 	n.commit()
@@ -354,6 +358,19 @@ func (n *node) send(kind msgKind, rank projector.RankID, addr string, m backends
 	return nil
 }
 
+// abortAgain lets an ABORT come once more, seconds later and without its frame.
+func (n *node) abortAgain(a projector.SendAbort, m backends.Abort) {
+	m.Ext = nil
+	f, err := n.w.dialect.Encode(&m)
+	to, ok := n.w.at[a.Address]
+	if err != nil || !ok {
+		n.must(err)
+		return
+	}
+	n.w.inject("abort comes again, late and without its frame")
+	n.w.arrive(place{node: n, rank: a.To.Index()}, to, f, n.w.between(0, 8*time.Second))
+}
+
 func (n *node) must(err error) {
 	if err != nil {
 		n.w.fail("encode", "%s: %v", n.name, err)
@@ -369,6 +386,9 @@ func (n *node) perform(a projector.Action) {
 	case projector.SendAbort:
 		m, err := backends.FromAbort(a, n.self(a.To))
 		n.must(n.send(msgAbort, a.To, a.Address, m, err, a.Ext.CauseSeq))
+		if w.fault(w.f.bareAgain) && err == nil {
+			n.abortAgain(a, *m)
+		}
 	case projector.SendAck:
 		n.must(n.send(msgAck, a.Rank, a.Address, backends.FromAck(a), nil, a.Ext.CauseSeq))
 	case projector.SendStatus:

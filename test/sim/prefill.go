@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
 )
 
@@ -14,6 +15,7 @@ type prefillEngine struct {
 	rooms map[uint64]*sending // by room_seq, of the present log
 	freed map[uint64]bool     // room_seq whose source pages were given back, of this life
 	metas map[metaKey]uint64  // seq of MetadataReceived
+	held  map[metaKey]bool    // targets of this life that wait for the drain
 }
 
 type metaKey struct {
@@ -22,6 +24,39 @@ type metaKey struct {
 }
 
 func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// targetsAnswered is I5 within a step: what drains a rank answers all that wait
+// for it, none of which another endpoint's ABORT has displaced.
+func (n *node) targetsAnswered(step []*events.Event) {
+	for _, e := range step {
+		at := metaKey{room: e.RoomSeq, rank: projector.RankID(e.Rank)}
+		switch p := e.Payload.(type) {
+		case *events.Event_NodeStarted:
+			n.engine.held = map[metaKey]bool{}
+		case *events.Event_AbortReceived:
+			if a := p.AbortReceived; !a.Stale && a.Address != "" && e.RoomSeq != 0 {
+				at.to = projector.RankID(a.To)
+				n.engine.held[at] = true
+			}
+		case *events.Event_AckSent:
+			at.to = projector.RankID(p.AckSent.To)
+			delete(n.engine.held, at)
+		case *events.Event_AckWithheld:
+			at.to = projector.RankID(p.AckWithheld.To)
+			delete(n.engine.held, at)
+		}
+	}
+	for _, e := range step {
+		if _, ok := e.Payload.(*events.Event_Drained); !ok {
+			continue
+		}
+		for at := range n.engine.held {
+			if at.room == e.RoomSeq && at.rank == projector.RankID(e.Rank) {
+				n.w.fail("I5", "%s: %s has drained for room %d/%d, and %s, which waited for it, is not told", n.name, e.Rank, e.Room, e.RoomSeq, at.to)
+			}
+		}
+	}
+}
 
 // serve lets the prefill engines of a request begin.
 func (w *world) serve(pl *plan) {

@@ -119,7 +119,7 @@ func (r *Result) Durable() iter.Seq[*events.Event] {
 func newWorld(cfg Config) *world {
 	w := &world{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x70646c6f67)), //nolint:gosec // dice
-		at: map[string]place{}, links: map[link]*linkState{}, stalls: map[link]time.Duration{}, checker: invariants.New(),
+		at: map[string]place{}, links: map[link]*linkState{}, stalls: map[link]time.Duration{}, checker: invariants.New(), sent: make([]sent, 0, 128),
 		injected: map[string]uint64{}, probes: map[string]uint64{},
 	}
 	c := &w.cfg

@@ -31,7 +31,8 @@ type world struct {
 	olds     []*oldPrefill
 	at       map[string]place // "ip:port" -> rank
 	links    map[link]*linkState
-	healing  bool // the liveness phase: no fault starts any more
+	sent     []sent // some of the newest messages
+	healing  bool   // the liveness phase: no fault starts any more
 
 	lastUse   uint64 // identity of the newest room incarnation
 	lastLease uint64
