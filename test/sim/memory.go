@@ -323,7 +323,7 @@ func (n *node) copyAux(a projector.CopyAux) {
 		n.w.fail("I6", "%s starts to copy an aux row of room %d/%d after its end", n.name, a.Room, a.RoomSeq)
 		return
 	}
-	n.w.after(n.w.exp(200*time.Millisecond), n.guard(func() {
+	n.w.after(n.w.exp(time.Second), n.guard(func() {
 		if u.free {
 			n.w.fail("I1", "%s copies into the aux row of room %d/%d after its release", n.name, a.Room, a.RoomSeq)
 			return

@@ -119,7 +119,7 @@ func (o *oldPrefill) flush(n uint64, r *oldRoom) {
 			continue
 		}
 		o.w.after(o.w.exp(5*time.Millisecond), func() { o.w.land(x, pages, true, projector.WriteCompleted) })
-		if o.w.rng.IntN(2) == 0 && !o.v1 {
+		if !o.v1 {
 			o.auxByMessage(n, to, m)
 		}
 	}
