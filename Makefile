@@ -68,8 +68,19 @@ deps-test: deps
 	$(call apt,strace python3 python3-protobuf python3-zmq)
 	-$(call apt,chromium)
 
-test: build deps-test ## all tests, with the race detector
-	$(GO) test -race -count=1 -timeout 15m ./...
+test: build deps-test ## all tests, with the race detector, and the ladder's table
+	@rows=$$(mktemp); rc=0; PDLOG_LADDER=$$rows $(GO) test -race -count=1 -timeout 15m ./... || rc=$$?; \
+	$(GO) run ./test/ladder/cmd/pdladder $$rows || rc=1; rm -f $$rows; exit $$rc
+
+.PHONY: night
+night: build deps-test ## the long column: model, 3,000 seeds, a thousand nodes, 50,000 crash images, every fuzz target
+	$(call apt,spin)
+	@rows=$$(mktemp); rc=0; export PDLOG_LADDER=$$rows PDLOG_NIGHT=1 PDLOG_NEED_SPIN=1 PDLOG_MODEL_SEEDS=100; \
+	$(GO) test -count=1 -v -timeout 120m ./test/model || rc=1; \
+	PDLOG_SIM_SEEDS=1000 PDLOG_SIM_FLEETS=3000 PDLOG_SIM_THOUSAND=1 $(GO) test -count=1 -v -timeout 180m ./test/sim || rc=1; \
+	$(MAKE) crash || rc=1; \
+	$(MAKE) fuzz FUZZTIME=3m || rc=1; \
+	$(GO) run ./test/ladder/cmd/pdladder $$rows || rc=1; rm -f $$rows; exit $$rc
 
 test-short: deps ## what a change needs before a commit
 	$(GO) test -short -count=1 ./...

@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/pdlog/pdlog/test/ladder"
 )
 
 // edit replaces one piece of a source file. The new text asks mutant(NAME), so
@@ -134,7 +137,9 @@ func TestControls(t *testing.T) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
+			start := time.Now()
 			total, text := run(t, bin, []string{"PDLOG_MUTANT=" + c.name}, "-seed", "1", "-seeds", strconv.Itoa(50))
+			ladder.Report(t, ladder.Row{Rung: "simulation controls", What: c.name, Runs: total.Runs, Faults: 1, Found: total.Failed, Took: time.Since(start)})
 			if total.Failed == 0 {
 				t.Fatalf("not found in %d seeds", total.Runs)
 			}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdlog/pdlog/replay"
+	"github.com/pdlog/pdlog/test/ladder"
 	"github.com/pdlog/pdlog/test/sim"
 )
 
@@ -91,10 +92,13 @@ func TestSeeds(t *testing.T) {
 		t.Skip("runs pdsim for some seconds")
 	}
 	bin := build(t, "")
+	start := time.Now()
 	small, text := run(t, bin, nil, "-seed", "1", "-seeds", strconv.Itoa(envInt("PDLOG_SIM_SEEDS", 100)), "-all")
 	t.Log("\n" + text)
 	large, text := run(t, bin, nil, "-seed", "100000", "-seeds", strconv.Itoa(envInt("PDLOG_SIM_FLEETS", 6)), "-most-nodes", "50", "-virtual", "20s", "-all")
 	t.Log("\n" + text)
+	ladder.Report(t, ladder.Row{Rung: "simulation", What: "small fleets, and fleets of 5 to 50", Runs: small.Runs + large.Runs,
+		Faults: small.Faults() + large.Faults(), Found: small.Failed + large.Failed, Took: time.Since(start)})
 	if small.Failed+large.Failed > 0 {
 		t.Errorf("%d of %d runs failed", small.Failed+large.Failed, small.Runs+large.Runs)
 	}
