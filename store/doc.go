@@ -12,6 +12,10 @@
 // A commit takes one sync (Options.Commit): what a power loss tears is told by
 // its tip (tip.go) and taken back, what is damaged otherwise is refused.
 //
+// Producers that each wait for their own event are given a moment to come
+// together (crowd.go). Scrub reads what is sealed again, for a disk that rots
+// silently.
+//
 // It assumes a disk that honours fdatasync, and one caller of Append at a time
 // (the node's loop). Everything else may be called from any goroutine. Append
 // does no I/O; OnDurable runs on the committer and must not block. A binary
