@@ -67,6 +67,7 @@ demo: build ## the main job on this machine: real processes, every byte checked
 deps-test: deps
 	$(call apt,strace python3 python3-protobuf python3-zmq)
 	-$(call apt,chromium)
+	-$(call apt,spin)
 
 test: build deps-test ## all tests, with the race detector, and the ladder's table
 	@rows=$$(mktemp); rc=0; PDLOG_LADDER=$$rows $(GO) test -race -count=1 -timeout 15m ./... || rc=$$?; \
