@@ -151,6 +151,10 @@ bench-compare: deps ## the Go benchmarks of BASE and of this tree through benchs
 	done; \
 	$(TOOLS)/benchstat base="$$work/base.txt" head="$$work/head.txt"
 
+.PHONY: bench-engine
+bench-engine: deps-test ## the engine API's round trips and chunk rate, beside a bare Connect echo
+	PDLOG_BENCH_ENGINE=1 $(GO) test -run TestEngineAPIFigures -count=1 -timeout 10m ./test/e2e
+
 bench-rdma: build ## the data planes beside raw TCP, memcpy and UCX
 	$(call apt,ucx-utils)
 	$(BIN)/pdnode bench rdma
@@ -220,8 +224,8 @@ build-verbs: deps ## bin/pdnode with the provider verbs
 	@mkdir -p $(BIN)
 	$(GO) build -trimpath -tags verbs -o $(BIN)/ ./cmd/pdnode
 
-vuln: ## govulncheck, if its database can be reached
-	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./... || { echo "govulncheck: it found something, or its database (vuln.go.dev) cannot be reached: see above"; exit 1; }
+vuln: deps ## govulncheck; its database comes from vuln.go.dev or the module proxy
+	@TOOLS=$(TOOLS) GO=$(GO) deploy/vuln.sh
 
 # ---- packages
 
