@@ -68,7 +68,7 @@ func serveEcho(socket string) int {
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
 	mux := http.NewServeMux()
-	mux.Handle(enginepb.NewEngineHandler(echo{}))
+	mux.Handle(enginepb.NewEngineHandler(echo{}, connect.WithCompressMinBytes(256<<10)))
 	s := &http.Server{Handler: mux, Protocols: &p, ReadHeaderTimeout: time.Minute}
 	fmt.Fprintln(os.Stderr, "echo:", s.Serve(ln))
 	return 1
@@ -271,10 +271,11 @@ func TestEngineAPIFigures(t *testing.T) {
 			r, err := d.client.Poll(t.Context(), connect.NewRequest(&enginepb.PollRequest{Rooms: []uint64{room}}))
 			return err == nil && r.Msg.Rooms[0].Poll == enginepb.RoomState_POLL_SUCCESS
 		})
-		for _, x := range []*daemon{d, p} {
-			if _, err := x.client.Finish(t.Context(), connect.NewRequest(&enginepb.RoomRequest{Room: room})); err != nil {
-				t.Log(err)
-			}
+		if _, err := d.client.Finish(t.Context(), connect.NewRequest(&enginepb.RoomRequest{Room: room})); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.client.Clear(t.Context(), connect.NewRequest(&enginepb.RoomRequest{Room: room})); err != nil {
+			t.Fatal(err)
 		}
 	}
 	echoRate := best(func() float64 {
