@@ -19,6 +19,8 @@ type Sys struct {
 	Environ []string
 	// Terminal: stderr is one, so that progress may be drawn.
 	Terminal bool
+	// Screen: stdout is one, so that a picture may be drawn again.
+	Screen bool
 }
 
 // System is the real one.
@@ -26,13 +28,14 @@ func System() Sys {
 	return Sys{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(),
 		Terminal: term.IsTerminal(int(os.Stderr.Fd())), //nolint:gosec // a descriptor
+		Screen:   term.IsTerminal(int(os.Stdout.Fd())), //nolint:gosec // a descriptor
 	}
 }
 
 func newRoot(sys Sys) *cobra.Command {
 	root := command.Group("pdnode", "pdlog's node: an event-sourced control plane for prefill/decode disaggregation",
 		runCommand(sys), demoCommand(sys), demoEngineCommand(sys),
-		statusCommand(sys), roomsCommand(sys), roomCommand(sys), peersCommand(sys), pagesCommand(sys),
+		statusCommand(sys), roomsCommand(sys), roomCommand(sys), peersCommand(sys), pagesCommand(sys), topCommand(sys),
 		drainCommand(sys), abortCommand(sys), releaseCommand(sys), fenceCommand(sys), backupCommand(sys),
 		wireCommand(sys), configCommand(sys), benchCommand(sys),
 	)
