@@ -87,6 +87,7 @@ type Config struct {
 	Metrics MetricsConfig `koanf:"metrics"`
 	Engine  EngineConfig  `koanf:"engine"`
 	HTTP    HTTPConfig    `koanf:"http"`
+	Traces  TracesConfig  `koanf:"traces"`
 	Limits  LimitsConfig  `koanf:"limits"`
 }
 
@@ -407,6 +408,9 @@ func (c *Config) Validate() error {
 		if _, _, err := net.SplitHostPort(m); err != nil {
 			return badKey("metrics.listen", "want host:port, have %q", m)
 		}
+	}
+	if err := c.Traces.validate(); err != nil {
+		return err
 	}
 	if err := c.validateServers(); err != nil {
 		return err

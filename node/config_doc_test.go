@@ -70,6 +70,9 @@ func configRows(t *testing.T, v reflect.Value, prefix string, said map[string]st
 	t.Helper()
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
+		if !f.IsExported() {
+			continue
+		}
 		key := prefix + f.Tag.Get("koanf")
 		if f.Type.Kind() == reflect.Struct {
 			rows = append(rows, configRows(t, v.Field(i), key+".", said)...)

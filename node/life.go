@@ -254,6 +254,7 @@ func (n *Node) abandon() error {
 	var err error
 	add := func(e error) { err = errors.CombineErrors(err, e) }
 	started := n.loop != nil
+	n.tracer.close()
 	if n.post != nil {
 		n.post.close()
 	}

@@ -49,6 +49,7 @@ type loop struct {
 	full  bool   // what the machine was told of the log
 	fail  func(error)
 	stats *metrics // nil: nothing is counted
+	trace *tracer  // nil: nothing is traced
 
 	queue chan task
 	stop  chan struct{}
@@ -216,6 +217,7 @@ func (l *loop) flush(b *batch) bool {
 		return false
 	}
 	l.stats.observe(b.evs)
+	l.trace.observe(b.evs)
 	if b.class == events.Sync {
 		l.stats.appended(l.seq)
 	}

@@ -90,6 +90,7 @@ type Node struct {
 	done       chan struct{}
 	endOnce    sync.Once
 
+	tracer      *tracer // nil without traces
 	metrics     *metrics
 	metricsOnce sync.Once
 	metricsAddr string
@@ -161,6 +162,9 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	if err := n.openMirror(); err != nil {
+		return err
+	}
+	if err := n.openTraces(ctx); err != nil {
 		return err
 	}
 	if err := n.rebuild(n.pastUnknown(ctx, mem)); err != nil {
@@ -300,7 +304,7 @@ func (n *Node) rebuild(unknown []string) error {
 	m := f.m
 	n.loop = &loop{
 		m: m, log: n.store, clock: startClock(f.clock), out: n.out, seq: n.store.Appended(),
-		fail: n.fail, stats: n.metrics, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
+		fail: n.fail, stats: n.metrics, trace: n.tracer, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	id := n.store.LogID()
 	start := projector.Start{
