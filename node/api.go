@@ -41,11 +41,6 @@ func (n *Node) engineServer() *http.Server {
 	}
 }
 
-// compressFrom is the size of an answer from which gzip is worth its time. Connect
-// would compress an answer of a few bytes, at 100 us and more, which is longer
-// than the rest of a round trip over a unix socket takes.
-const compressFrom = 256 << 10
-
 // engineHandler is everything that is served to an engine and to operators:
 // the API, gRPC's health and reflection services, probes, metrics, profiles.
 func (n *Node) engineHandler() http.Handler {
