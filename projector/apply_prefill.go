@@ -47,10 +47,10 @@ func (m *Machine) applyPrefill(e *events.Event) {
 		c := p.ChunkPosted
 		r.Posted, r.ActiveAt = true, e.Clock()
 		m.st.tokens[c.Token] = r.Seq
-		m.addToken(r, &Token{
+		r.Tokens[c.Token] = &Token{
 			ID: c.Token, Rank: RankID(e.Rank), To: RankID(c.To), Chunk: c.Chunk, Bytes: c.Bytes, PostedAt: e.Clock(),
 			Staged: c.StagingEnd > 0, First: c.First, Pages: uint32(len(c.Pages)), //nolint:gosec // pool size
-		})
+		}
 		r.rank(RankID(e.Rank)).Writes++
 		if d := r.dest(RankID(e.Rank), RankID(c.To)); d != nil && c.Last {
 			d.LastPosted = true
@@ -171,9 +171,6 @@ func (m *Machine) closeToken(r *PRoom, id uint64) {
 		m.parked.remove(t)
 	}
 	delete(r.Tokens, id)
-	if len(r.Tokens) == 0 {
-		delete(m.posted, r.Seq)
-	}
 	delete(m.st.tokens, id)
 }
 

@@ -36,7 +36,6 @@ type Machine struct {
 	staging map[roomKey]*stagingRoom // prefill: what its chunks wait for
 	marks   map[stagingRing]mark     // prefill: up to where decode's rings are free
 	limits  map[roomKey]uint64       // prefill: when a request's own time is over
-	posted  map[roomKey][]uint64     // prefill: open tokens in the order of posting (inOrder)
 	older   bool                     // a peer has seen more of this log than it holds
 	told    map[string]uint64        // decode node -> highest cause that a message of this life named to it
 }
@@ -63,7 +62,7 @@ func (m *Machine) reset() {
 	m.checks = map[roomKey]bool{}
 	m.badPeer = map[string]string{}
 	m.unsafe = map[uint64]bool{}
-	m.limits, m.posted = map[roomKey]uint64{}, map[roomKey][]uint64{}
+	m.limits = map[roomKey]uint64{}
 	m.asks = nil
 	m.staging = map[roomKey]*stagingRoom{}
 	m.marks = map[stagingRing]mark{}

@@ -533,53 +533,18 @@ func (m *Machine) proomDeadline(r *PRoom) (uint64, bool) {
 	return at, ok
 }
 
-// addToken adds a write. Its token is the newest sequence.
-func (m *Machine) addToken(r *PRoom, t *Token) {
-	order := m.inOrder(r)
-	r.Tokens[t.ID] = t
-	m.posted[r.Seq] = append(order, t.ID)
-}
-
-// inOrder are the tokens of a room in the order of their posting, with those
-// that ended and that oldest has not come by. It follows from Tokens.
-func (m *Machine) inOrder(r *PRoom) []uint64 {
-	order, ok := m.posted[r.Seq]
-	if !ok && len(r.Tokens) > 0 { // the state came from a snapshot
-		order = sortedKeys(r.Tokens)
-	}
-	return order
-}
-
-// oldest is the write that was posted first among those whose end is expected;
-// nil: there is none. A room has thousands of tokens, and this is asked at the
-// posting and at the end of each: one that is passed is not looked at again, for
-// an uncertain write stays so until it ends.
-func (m *Machine) oldest(r *PRoom) *Token {
-	order := m.inOrder(r)
-	for len(order) > 0 {
-		if t := r.Tokens[order[0]]; t != nil && !t.Uncertain {
-			m.posted[r.Seq] = order
-			return t
-		}
-		order = order[1:]
-	}
-	if len(r.Tokens) > 0 {
-		m.posted[r.Seq] = order // all are uncertain
-	} else {
-		delete(m.posted, r.Seq)
-	}
-	return nil
-}
-
 func (m *Machine) pstateDeadline(r *PRoom) (uint64, bool) {
-	if t := m.oldest(r); t != nil { // the clock does not go back: it is due first
-		return t.PostedAt + millis(m.cfg.TransferTimeout), true
+	at, ok := uint64(0), false
+	for _, t := range r.Tokens {
+		if d := t.PostedAt + millis(m.cfg.TransferTimeout); !t.Uncertain && (!ok || d < at) {
+			at, ok = d, true
+		}
 	}
-	if !r.live() && r.abandoned() {
+	if !ok && !r.live() && r.abandoned() {
 		return r.ActiveAt + millis(m.cfg.WaitingTimeout) + millis(m.cfg.BootstrapTimeout), true
 	}
-	if !r.live() {
-		return 0, false
+	if ok || !r.live() {
+		return at, ok
 	}
 	if len(r.Dests) == 0 {
 		return r.OpenedAt + millis(m.cfg.BootstrapTimeout), true
