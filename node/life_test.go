@@ -226,8 +226,11 @@ func TestWipedNodeIsRememberedByTheMirror(t *testing.T) {
 	if s := life(dir); s.UnknownPast || s.GenerationBase != 0 {
 		t.Errorf("a restart begins as %v, want a known past and its own generations", s)
 	}
-	for what, dir := range map[string]string{"an older copy": older, "a wiped log": shortDir(t)} {
-		if s := life(dir); !s.UnknownPast || s.GenerationBase < first.GenerationBase {
+	for _, c := range []struct{ what, dir string }{
+		{"an older copy", older}, {"a wiped log", shortDir(t)}, {"the first log, after another", dir},
+	} {
+		what := c.what
+		if s := life(c.dir); !s.UnknownPast || s.GenerationBase < first.GenerationBase {
 			t.Errorf("%s begins as %v, want an unknown past and a generation base of at least %d", what, s, first.GenerationBase)
 		} else if bytes.Equal(s.LogId, first.LogId) { // its sequences would come twice
 			t.Errorf("%s goes on as log %x", what, s.LogId)

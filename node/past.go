@@ -42,14 +42,22 @@ func (n *Node) askMirror(ctx context.Context) (mem remembered) {
 }
 
 // leaveOlderCopy: a log that ends below what the mirror holds of it is an older
-// copy, or lost its end. It is set aside, and what it has goes on as a log with a
-// new id: peers know the sequences that were lost as other rooms of that log
-// (events.md, identity), and a room_seq must not come twice under one id.
+// copy, or lost its end; one that was followed by another log of this node may
+// be. It is set aside, and what it has goes on as a log with a new id: peers
+// know the sequences that were lost as other rooms of that log (events.md,
+// identity), and a room_seq must not come twice under one id.
 func (n *Node) leaveOlderCopy(ctx context.Context, mem remembered) error {
-	if !mem.known || mem.last.LogID != n.store.LogID() || mem.last.LastSeq <= n.store.Durable() {
+	end := n.store.Durable()
+	switch {
+	case !mem.known,
+		mem.last.LogID == n.store.LogID() && mem.last.LastSeq <= end,
+		mem.last.LogID != n.store.LogID() && end == 0: // it is new already
 		return nil
+	case mem.last.LogID == n.store.LogID():
+		n.notBelow = mem.last
+	default: // where it ended before the other log began, nobody here can say
+		n.notBelow = mirror.NodeInfo{LogID: n.store.LogID(), LastSeq: end + 1}
 	}
-	n.notBelow = mem.last
 	l := n.store
 	n.store = nil
 	if err := l.Close(); err != nil {

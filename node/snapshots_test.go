@@ -311,6 +311,7 @@ func TestMaxAgeKeepsOpenRooms(t *testing.T) {
 		more(t, n, 1000)
 	}
 	n.cfg.Log.MaxAge = -time.Hour // the clock of these events runs ahead
+	n.live.Store(liveOf(&n.cfg))
 	if err := n.writeSnapshot(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
