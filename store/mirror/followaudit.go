@@ -48,7 +48,7 @@ func FollowAudit(ctx context.Context, nc *nats.Conn, o AuditOptions, visit func(
 	if o.FromStart {
 		c.DeliverPolicy = jetstream.DeliverAllPolicy
 	}
-	consumer, err := js.OrderedConsumer(ctx, StreamAudit, c)
+	consumer, err := ask(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return js.OrderedConsumer(ctx, StreamAudit, c) })
 	if err != nil {
 		return errors.Wrapf(err, "follow stream %s", StreamAudit)
 	}

@@ -69,7 +69,7 @@ func Read(ctx context.Context, nc *nats.Conn, f Filter, visit func(Item) error) 
 	if err != nil {
 		return nil, errors.Wrap(err, "read mirror")
 	}
-	s, err := js.Stream(ctx, StreamLog)
+	s, err := ask(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, StreamLog) })
 	if err != nil {
 		return nil, errors.Wrapf(err, "read mirror: stream %s", StreamLog)
 	}
@@ -180,11 +180,13 @@ func Nodes(ctx context.Context, nc *nats.Conn, cluster string) ([]NodeInfo, erro
 	if err != nil {
 		return nil, errors.Wrap(err, "list mirrored nodes")
 	}
-	s, err := js.Stream(ctx, StreamLog)
+	s, err := ask(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, StreamLog) })
 	if err != nil {
 		return nil, errors.Wrapf(err, "list mirrored nodes: stream %s", StreamLog)
 	}
-	info, err := s.Info(ctx, jetstream.WithSubjectFilter(filterLog(cluster, "")))
+	info, err := ask(ctx, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return s.Info(ctx, jetstream.WithSubjectFilter(filterLog(cluster, "")))
+	})
 	if err != nil {
 		return nil, errors.Wrap(err, "list mirrored nodes")
 	}
@@ -220,7 +222,7 @@ func LastOf(ctx context.Context, nc *nats.Conn, cluster, node string) (in NodeIn
 	if err != nil {
 		return NodeInfo{}, false, errors.Wrap(err, "ask the mirror")
 	}
-	s, err := js.Stream(ctx, StreamLog)
+	s, err := ask(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, StreamLog) })
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return NodeInfo{}, false, nil
 	}

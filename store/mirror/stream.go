@@ -86,7 +86,7 @@ var fullCodes = []jetstream.ErrorCode{10002, 10023, 10028, 10047, 10077}
 
 // findLast gives the last message that matches filter, nil if there is none.
 func findLast(ctx context.Context, s jetstream.Stream, filter string) (*jetstream.RawStreamMsg, error) {
-	msg, err := s.GetLastMsgForSubject(ctx, filter)
+	msg, err := ask(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) { return s.GetLastMsgForSubject(ctx, filter) })
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil
 	}
@@ -97,7 +97,7 @@ func findLast(ctx context.Context, s jetstream.Stream, filter string) (*jetstrea
 // at stream sequence want: a stream that was deleted while nothing happened is
 // noticed and written again.
 func (m *Mirror) unchanged(ctx context.Context, js jetstream.JetStream, stream, filter string, want uint64) error {
-	s, err := js.Stream(ctx, stream)
+	s, err := ask(ctx, func(ctx context.Context) (jetstream.Stream, error) { return js.Stream(ctx, stream) })
 	if err != nil {
 		return errors.Wrapf(err, "stream %s", stream)
 	}
@@ -136,7 +136,9 @@ const walkPatience = 30 * time.Second
 // walk calls visit with every message that matches filter up to stream
 // sequence upTo, which matches, in order, holding a bounded number of them.
 func walk(ctx context.Context, js jetstream.JetStream, stream, filter string, upTo uint64, headersOnly bool, visit func(jetstream.Msg, uint64) error) error {
-	c, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}, HeadersOnly: headersOnly})
+	c, err := ask(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+		return js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}, HeadersOnly: headersOnly})
+	})
 	if err != nil {
 		return errors.Wrapf(err, "read stream %s", stream)
 	}
