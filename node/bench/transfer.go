@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	transferBar      = 0.98     // of the bare provider, chunks of 256 KiB and more
-	transferSmallBar = 0.95     // chunks of 64 KiB
-	transferRooms    = 4        // at once
-	transferBytes    = 64 << 20 // of a room: a prompt of some hundred tokens
-	chunkCostBar     = 1000     // ns of the caller's CPU for one chunk's event
+	transferBar      = 0.98                               // of the bare provider, chunks of 256 KiB and more
+	transferSmallBar = 0.95                               // chunks of 64 KiB
+	transferRooms    = 4                                  // at once
+	transferBytes    = rdmabench.MemBytes / transferRooms // of a room, so that both sides walk as much memory
+	chunkCostBar     = 1000                               // ns of the caller's CPU for one chunk's event
 )
 
 func transferCases() []Case {

@@ -10,7 +10,7 @@ import (
 
 const (
 	// MemBytes is the size of each side's region: more than caches hold.
-	MemBytes = 256 << 20
+	MemBytes = 64 << 20
 	// outstanding is how many pages are on their way (rdma.md 4).
 	outstanding = 16
 )
