@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,13 +11,13 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pdlog/pdlog/node/enginepb"
 	"github.com/pdlog/pdlog/rdma"
+	"github.com/pdlog/pdlog/test/browsertest"
 )
 
 const (
@@ -69,30 +68,10 @@ func crowd(t *testing.T) *side {
 
 func openBrowser(t *testing.T) context.Context {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("needs chromium: make test-browser installs it")
-	}
 	if os.Getenv("PDLOG_BROWSER") == "" && os.Getenv("PDLOG_SCREENSHOTS") == "" {
 		t.Skip("needs PDLOG_BROWSER=1, and a minute: make test-browser")
 	}
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.WindowSize(1440, 900), chromedp.WSURLReadTimeout(2*time.Minute), chromedp.UserDataDir(t.TempDir()))
-	ctx, stop := chromedp.NewExecAllocator(context.Background(), opts...)
-	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
-	ctx, closeTab := chromedp.NewContext(ctx)
-	t.Cleanup(func() {
-		_ = chromedp.Cancel(ctx)
-		closeTab()
-		cancel()
-		stop()
-	})
-	chromedp.ListenTarget(ctx, func(ev any) {
-		if ex, ok := ev.(*runtime.EventExceptionThrown); ok {
-			t.Errorf("the page threw: %s", ex.ExceptionDetails.Error())
-		}
-	})
-	return ctx
+	return browsertest.Open(t, 1440, 900, 4*time.Minute)
 }
 
 // tab drives the page.

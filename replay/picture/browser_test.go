@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,32 +15,16 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/pdlog/pdlog/replay"
+	"github.com/pdlog/pdlog/test/browsertest"
 )
 
 // browser starts Chromium, where there is one; its pages must not throw.
 func browser(t *testing.T) context.Context {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil || testing.Short() {
-		t.Skip("needs the browser chromium (Debian's package of that name), and some seconds")
+	if testing.Short() {
+		t.Skip("takes some seconds")
 	}
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.WindowSize(1366, 900), chromedp.WSURLReadTimeout(2*time.Minute), chromedp.UserDataDir(t.TempDir()))
-	ctx, stop := chromedp.NewExecAllocator(context.Background(), opts...)
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
-	ctx, closeTab := chromedp.NewContext(ctx)
-	t.Cleanup(func() {
-		_ = chromedp.Cancel(ctx)
-		closeTab()
-		cancel()
-		stop()
-	})
-	chromedp.ListenTarget(ctx, func(ev any) {
-		if ex, ok := ev.(*runtime.EventExceptionThrown); ok {
-			t.Errorf("the page threw: %s", ex.ExceptionDetails.Error())
-		}
-	})
-	return ctx
+	return browsertest.Open(t, 1366, 900, 3*time.Minute)
 }
 
 // visit opens a page from disk, as a reader would, in light or dark.
