@@ -5,7 +5,8 @@
 //
 // # Goroutines
 //
-//	loop       owns the machine; Steps commands, appends events; never waits
+//	loop       owns the machine; Steps commands, appends events; never waits. Looks
+//	           at the machine run in it, or under its lock while it is idle
 //	outbox     does effects, in order, each when its events are durable
 //	receivers  one per local rank's PULL socket; decode frames to commands
 //	senders    one per remote endpoint, each with its socket and bounded queue

@@ -16,8 +16,8 @@ import (
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
-	"golang.org/x/sys/unix"
 
+	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
 	"github.com/pdlog/pdlog/rdma"
 )
@@ -54,33 +54,6 @@ func asConnect(err error, to **connect.Error) bool {
 	return ok
 }
 
-// passing dials the socket and sends fd with the first bytes that are written.
-func passing(t *testing.T, socket string, fd int) *http.Client {
-	t.Helper()
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		if err != nil {
-			return nil, err
-		}
-		return &sendsFD{Conn: c, fd: fd}, nil
-	}}}
-}
-
-type sendsFD struct {
-	net.Conn
-	fd   int
-	sent bool
-}
-
-func (c *sendsFD) Write(b []byte) (int, error) {
-	if c.sent {
-		return c.Conn.Write(b)
-	}
-	c.sent = true
-	n, _, err := c.Conn.(*net.UnixConn).WriteMsgUnix(b, unix.UnixRights(c.fd), nil)
-	return n, err
-}
-
 func TestMemoryIsPassedAsADescriptor(t *testing.T) {
 	q := startPair(t, testConfig(t, "prefill", "p0"), testConfig(t, "decode", "d0"), 4096)
 	m, err := rdma.AllocMemfd("passed-memory", testPages*4096+testAux*auxBytes)
@@ -96,7 +69,7 @@ func TestMemoryIsPassedAsADescriptor(t *testing.T) {
 	if _, err := q.d.client.RegisterMemory(testContext(t), req()); err == nil || refusedWith(t, err) != "bad_request" {
 		t.Fatalf("a call without its descriptor gives %v", err)
 	}
-	c := enginepb.NewEngineClient(passing(t, q.d.node.Socket(), m.FD()), "http://node")
+	c := engineclient.Dial(q.d.node.Socket()).Passing(m.FD())
 	r, err := c.RegisterMemory(testContext(t), req())
 	if err != nil || !r.Msg.Ready {
 		t.Fatalf("have %v, %v", r, err)
@@ -106,7 +79,7 @@ func TestMemoryIsPassedAsADescriptor(t *testing.T) {
 	q.finish(41)
 	dmabuf := req()
 	dmabuf.Msg.Kind = enginepb.MemoryKind_MEMORY_KIND_DMABUF
-	c = enginepb.NewEngineClient(passing(t, q.d.node.Socket(), m.FD()), "http://node")
+	c = engineclient.Dial(q.d.node.Socket()).Passing(m.FD())
 	if _, err := c.RegisterMemory(testContext(t), dmabuf); err == nil || !strings.Contains(err.Error(), "dma-buf") {
 		t.Fatalf("a dma-buf gives %v", err)
 	}
@@ -142,7 +115,7 @@ func TestMemoryOfALostEngineGoesWithItsLastRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := enginepb.NewEngineClient(passing(t, q.d.node.Socket(), m.FD()), "http://node")
+	c := engineclient.Dial(q.d.node.Socket()).Passing(m.FD())
 	if _, err := c.RegisterMemory(testContext(t), connect.NewRequest(&enginepb.RegisterMemoryRequest{
 		PassedFd: true, PageBytes: 4096, Pages: testPages, AuxBytes: auxBytes, AuxRows: testAux,
 	})); err != nil {

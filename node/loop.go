@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/errors"
@@ -30,6 +32,8 @@ type task struct {
 	// command's events are on disk. It must not block.
 	result  func(projector.Result)
 	durable bool
+
+	counted bool // of loop.waiting
 }
 
 // appender is the part of the log that the loop needs.
@@ -38,7 +42,7 @@ type appender interface {
 	Full() bool
 }
 
-// loop is the one goroutine that owns all protocol state (architecture.md).
+// loop is the one goroutine that changes protocol state (architecture.md).
 // Nothing in it waits, locks for long or does I/O.
 type loop struct {
 	m     *projector.Machine
@@ -54,6 +58,11 @@ type loop struct {
 	queue chan task
 	stop  chan struct{}
 	done  chan struct{}
+
+	// The loop holds mu while it works; between two batches a reader may hold it,
+	// if nothing that was submitted waits.
+	mu      sync.Mutex
+	waiting atomic.Int64 // tasks of submit whose batch is not over
 }
 
 // submit hands a task over; it waits while the queue is full. ErrStopped: the
@@ -64,10 +73,13 @@ func (l *loop) submit(t task) error {
 		return ErrStopped
 	default:
 	}
+	t.counted = true
+	l.waiting.Add(1)
 	select {
 	case l.queue <- t:
 		return nil
 	case <-l.done:
+		l.waiting.Add(-1)
 		return ErrStopped
 	}
 }
@@ -96,9 +108,14 @@ func (l *loop) ask(ctx context.Context, t task) (projector.Result, error) {
 	}
 }
 
-// see runs look in the loop and waits for it: what look writes to is the
-// caller's again when see has returned.
+// see runs look behind everything that was submitted before, and waits for it:
+// what look writes to is the caller's again when see has returned. It runs in
+// the loop, or here while the loop has nothing to do: an engine that polls does
+// not wait for two goroutines to be woken.
 func (l *loop) see(look func(m *projector.Machine, seq uint64)) error {
+	if l.seeNow(look) {
+		return nil
+	}
 	ran := make(chan struct{})
 	err := l.submit(task{look: func(m *projector.Machine, seq uint64) {
 		defer close(ran)
@@ -120,8 +137,28 @@ func (l *loop) see(look func(m *projector.Machine, seq uint64)) error {
 	}
 }
 
+// seeNow runs look if the loop is idle.
+func (l *loop) seeNow(look func(m *projector.Machine, seq uint64)) bool {
+	if l.waiting.Load() != 0 || !l.mu.TryLock() {
+		return false
+	}
+	defer l.mu.Unlock()
+	select {
+	case <-l.done:
+		return false
+	default:
+	}
+	if l.waiting.Load() != 0 {
+		return false
+	}
+	look(l.m, l.seq)
+	return true
+}
+
 func (l *loop) run() {
 	defer close(l.done)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var b batch
@@ -131,10 +168,13 @@ func (l *loop) run() {
 		} else {
 			timer.Reset(time.Hour)
 		}
+		l.mu.Unlock()
 		select {
 		case <-l.stop:
+			l.mu.Lock()
 			return
 		case t := <-l.queue:
+			l.mu.Lock()
 			l.step(&b, t)
 		more:
 			for range batchMax - 1 {
@@ -146,6 +186,7 @@ func (l *loop) run() {
 				}
 			}
 		case <-timer.C:
+			l.mu.Lock()
 			l.decide(&b, projector.Tick{}, nil, false)
 		}
 		if full := l.log.Full(); full != l.full {
@@ -163,6 +204,7 @@ type batch struct {
 	evs   []*events.Event
 	class events.Class
 	steps []step
+	tasks int64 // counted in loop.waiting
 }
 
 type step struct {
@@ -173,6 +215,9 @@ type step struct {
 }
 
 func (l *loop) step(b *batch, t task) {
+	if t.counted {
+		b.tasks++
+	}
 	switch {
 	case t.look != nil:
 		t.look(l.m, l.seq)
@@ -240,5 +285,7 @@ func (l *loop) flush(b *batch) bool {
 	clear(b.evs)
 	clear(b.steps)
 	b.evs, b.steps, b.class = b.evs[:0], b.steps[:0], events.Group
+	l.waiting.Add(-b.tasks)
+	b.tasks = 0
 	return true
 }

@@ -139,3 +139,46 @@ func TestLoopEndsWhenTheLogRefuses(t *testing.T) {
 		}
 	})
 }
+
+// TestALookSeesWhatWasSubmittedBefore: also when the loop has not come to it
+// yet, from many goroutines, each of its own commands.
+func TestALookSeesWhatWasSubmittedBefore(t *testing.T) {
+	var r recorder
+	o := newOutbox(1<<40, r.perform)
+	go o.run()
+	defer o.close()
+	l := &loop{
+		m: projector.New(projector.Config{
+			Node: "p0", Role: events.Role_ROLE_PREFILL, MaxRooms: 1 << 20, Ranks: []projector.LocalRank{{Address: "127.0.0.1:1"}},
+		}),
+		log: &failingLog{left: 1 << 40}, clock: startClock(0), out: o, fail: func(err error) { t.Error(err) },
+		queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	go l.run()
+	l.tell(projector.Start{Boot: 1, Incarnation: 1, LogID: make([]byte, 16)})
+	var wg sync.WaitGroup
+	const rooms = 300
+	for g := range uint64(4) {
+		wg.Go(func() {
+			for i := range uint64(rooms) {
+				room := g*rooms + i + 1
+				l.tell(projector.AwaitRoom{Room: room})
+				var state string
+				if err := l.see(func(m *projector.Machine, _ uint64) { state = m.RoomView(room).State }); err != nil {
+					t.Error(err)
+					return
+				}
+				if state != "bootstrapping" {
+					t.Errorf("room %d is %q", room, state)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(l.stop)
+	<-l.done
+	if err := l.see(func(*projector.Machine, uint64) { t.Error("a look after the end") }); !errors.Is(err, ErrStopped) {
+		t.Errorf("after the end: %v", err)
+	}
+}

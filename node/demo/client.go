@@ -2,8 +2,6 @@ package demo
 
 import (
 	"context"
-	"net"
-	"net/http"
 	"time"
 
 	"connectrpc.com/connect"
@@ -11,33 +9,6 @@ import (
 
 	"github.com/pdlog/pdlog/node/enginepb"
 )
-
-// client is a stand-in's end of the engine API. Calls to a node that is away
-// (restarting) are repeated until it is back or the context ends; everything
-// else is answered at once.
-type client struct {
-	enginepb.EngineClient
-	closeIdle func()
-}
-
-// maxConns to the node: every request of the demo runs in its own goroutine,
-// and a socket each would hit the descriptor limit.
-const maxConns = 64
-
-func newClient(socket string) *client {
-	tr := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", socket)
-		},
-		MaxConnsPerHost:     maxConns,
-		MaxIdleConnsPerHost: maxConns,
-	}
-	return &client{
-		EngineClient: enginepb.NewEngineClient(&http.Client{Transport: tr}, "http://pdnode"),
-		closeIdle:    tr.CloseIdleConnections,
-	}
-}
 
 // refusedWith is the word of the Refusal among an error's details, "" if the
 // call was not refused.
@@ -86,7 +57,3 @@ func persist(ctx context.Context, fn func(again bool) error) error {
 		wait = min(2*wait, retryMax)
 	}
 }
-
-// Dial is a client of the node whose engine API is on the unix socket at path.
-// Nothing is connected before the first call.
-func Dial(path string) enginepb.EngineClient { return newClient(path).EngineClient }

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/cockroachdb/errors"
 
+	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
 	"github.com/pdlog/pdlog/rdma/fault"
 )
@@ -134,8 +135,8 @@ func (c *Cluster) Start(ctx context.Context) error {
 
 // waitPeer waits until the decode node knows the prefill node.
 func (c *Cluster) waitPeer(ctx context.Context) error {
-	cl := newClient(c.Socket(c.plan.DecodeNode))
-	defer cl.closeIdle()
+	cl := engineclient.Dial(c.Socket(c.plan.DecodeNode))
+	defer cl.CloseIdle()
 	for {
 		res, err := cl.Peers(ctx, connect.NewRequest(&enginepb.PeersRequest{}))
 		if err != nil {
@@ -215,7 +216,7 @@ func (c *Cluster) Settle(ctx context.Context, deadline time.Time) (map[string]*e
 }
 
 // Client is a new client of a node.
-func (c *Cluster) Client(node string) enginepb.EngineClient { return newClient(c.Socket(node)) }
+func (c *Cluster) Client(node string) enginepb.EngineClient { return engineclient.Dial(c.Socket(node)) }
 
 // Socket is the path of a node's engine API.
 func (c *Cluster) Socket(node string) string {
@@ -352,8 +353,8 @@ func (c *Cluster) spawn(name string, into map[string]*process, argv []string, lo
 
 // waitNode asks a node for its status until ok says so.
 func (c *Cluster) waitNode(ctx context.Context, node string, ok func(*enginepb.StatusResponse) bool) (*enginepb.StatusResponse, error) {
-	cl := newClient(c.Socket(node))
-	defer cl.closeIdle()
+	cl := engineclient.Dial(c.Socket(node))
+	defer cl.CloseIdle()
 	why := "no answer yet"
 	for {
 		res, err := cl.Status(ctx, connect.NewRequest(&enginepb.StatusRequest{}))

@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/cockroachdb/errors"
 
+	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
 
@@ -29,7 +30,7 @@ type engine struct {
 	ranks int
 	pool  *Pool
 	mem   []*memory // by rank
-	c     *client
+	c     *engineclient.Client
 	hub   *hub
 	link  *link
 	cpu   chan struct{} // a slot per core: filling and checking pages
@@ -64,10 +65,10 @@ func RunEngine(ctx context.Context, cfg EngineConfig, in io.Reader, out io.Write
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	e := &engine{
-		plan: plan, c: newClient(cfg.Socket), hub: newHub(), link: newLink(in, out),
+		plan: plan, c: engineclient.Dial(cfg.Socket), hub: newHub(), link: newLink(in, out),
 		cpu: make(chan struct{}, max(runtime.GOMAXPROCS(0), 2)),
 	}
-	defer e.c.closeIdle()
+	defer e.c.CloseIdle()
 	e.report.Total = len(plan.Items)
 	var work interface {
 		run(ctx context.Context)

@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
 
@@ -102,7 +103,7 @@ func (b *inbox) pop() *enginepb.Notice {
 }
 
 // run watches the node until ctx ends, through restarts of the node.
-func (h *hub) run(ctx context.Context, c *client) {
+func (h *hub) run(ctx context.Context, c *engineclient.Client) {
 	for first := true; ctx.Err() == nil; first = false {
 		if !first {
 			t := time.NewTimer(retryFirst)
@@ -123,7 +124,7 @@ func (h *hub) run(ctx context.Context, c *client) {
 // watch reads one stream to its end. After a restart the stream begins with
 // the rooms that the node still holds: one that is not among them was released
 // while nobody listened.
-func (h *hub) watch(ctx context.Context, c *client) {
+func (h *hub) watch(ctx context.Context, c *engineclient.Client) {
 	// Before the call: a room that is opened while it is made is not of the past.
 	h.mu.Lock()
 	unseen := make(map[uint64]bool, len(h.rooms))

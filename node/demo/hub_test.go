@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
 
@@ -41,7 +42,7 @@ func (f *fakeNode) Watch(ctx context.Context, _ *connect.Request[enginepb.WatchR
 }
 
 // serveFake runs f on a socket and returns a client of it.
-func serveFake(t *testing.T, f *fakeNode) *client {
+func serveFake(t *testing.T, f *fakeNode) *engineclient.Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", path)
@@ -54,8 +55,8 @@ func serveFake(t *testing.T, f *fakeNode) *client {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = srv.Serve(ln) })
 	t.Cleanup(func() { _ = srv.Close(); wg.Wait() })
-	c := newClient(path)
-	t.Cleanup(c.closeIdle)
+	c := engineclient.Dial(path)
+	t.Cleanup(c.CloseIdle)
 	return c
 }
 

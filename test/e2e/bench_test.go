@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/pdlog/pdlog/node/demo"
+	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
 
@@ -99,7 +99,8 @@ func startEcho(t *testing.T) string {
 // goRoundTrip is the median of n calls, in microseconds.
 func goRoundTrip(t *testing.T, socket string, n int) float64 {
 	t.Helper()
-	client := demo.Dial(socket)
+	client := engineclient.Dial(socket)
+	defer client.CloseIdle()
 	var took []time.Duration
 	for range n {
 		began := time.Now()
@@ -131,13 +132,9 @@ func pythonRoundTrip(t *testing.T, socket string, n int) float64 {
 // in a message. chunks gives the n-th.
 func chunkRate(t *testing.T, socket string, n, batch int, chunk func(i int) *enginepb.SendChunkRequest) float64 {
 	t.Helper()
-	var h2 http.Protocols
-	h2.SetUnencryptedHTTP2(true)
-	tr := &http.Transport{Protocols: &h2, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}
-	defer tr.CloseIdleConnections()
-	s := enginepb.NewEngineClient(&http.Client{Transport: tr}, "http://node", connect.WithGRPC()).SendChunks(t.Context())
+	c := engineclient.Dial(socket)
+	defer c.CloseIdle()
+	s := c.SendChunks(t.Context())
 	began := time.Now()
 	go func() {
 		for i := 0; i < n; {

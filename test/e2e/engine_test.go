@@ -16,7 +16,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/pdlog/pdlog/node/demo"
+	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
 
@@ -51,7 +51,7 @@ func (d *daemon) start() {
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
-	d.client = demo.Dial(d.socket)
+	d.client = engineclient.Dial(d.socket)
 	d.until("it answers", func() bool { _, err := d.status(); return err == nil })
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/pdlog/pdlog/node/demo"
+	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
 
@@ -71,7 +71,7 @@ func startNode(t *testing.T, role, dialect string, args ...string) *pdnodeProces
 		t.Fatal(err)
 	}
 	t.Cleanup(n.stop)
-	n.client = demo.Dial(n.socket())
+	n.client = engineclient.Dial(n.socket())
 	n.status()
 	return n
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdlog/pdlog/cmd/internal/command"
-	"github.com/pdlog/pdlog/node/demo"
+	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
 )
 
@@ -26,7 +26,7 @@ func onNode(sys Sys, c *cobra.Command, run func(ctx context.Context, n enginepb.
 		if path == "" {
 			return command.Usagef("%s: --socket is missing", command.Name(c))
 		}
-		err := run(c.Context(), demo.Dial(path), args)
+		err := run(c.Context(), engineclient.Dial(path), args)
 		if err != nil && connect.CodeOf(err) == connect.CodeUnavailable {
 			why := err
 			if c := new(connect.Error); errors.As(err, &c) {
