@@ -314,13 +314,24 @@ func (m *Machine) applyToReceipt(e *events.Event) {
 	})
 }
 
-// askedAgain keeps the newest generation of an ABORT for an ended room.
+// askedAgain keeps the newest generation of an ABORT for an ended room, of a rank
+// that the room has not heard of too.
 func (m *Machine) askedAgain(e *events.Event, to RankID, gen *uint64) {
+	if e.RoomSeq == 0 {
+		return
+	}
 	for _, rc := range m.st.Receipts[e.Room] {
+		if rc.Seq != e.RoomSeq {
+			continue
+		}
+		known := false
 		for i := range rc.Dests {
-			if d := &rc.Dests[i]; e.RoomSeq != 0 && rc.Seq == e.RoomSeq && d.Rank == RankID(e.Rank) && d.To == to {
-				d.Gen = gen
+			if d := &rc.Dests[i]; d.Rank == RankID(e.Rank) && d.To == to {
+				d.Gen, known = gen, true
 			}
+		}
+		if !known {
+			rc.Dests = append(rc.Dests, ReceiptDest{Rank: RankID(e.Rank), To: to, Node: to.Node(), LogID: m.logOf(to.Node()), Gen: gen})
 		}
 	}
 }

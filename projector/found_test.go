@@ -178,6 +178,25 @@ func TestBareAbortTakesNothingAway(t *testing.T) {
 	}
 }
 
+// A rank that the room had not heard of while it was in the table.
+func TestBareAbortOfAnotherRankIsRemembered(t *testing.T) {
+	m := prefillWith(t, Start{Boot: 7, Incarnation: 1, LogID: make([]byte, 16)})
+	m.Step(At(t0), AwaitRoom{Room: 5, Ranks: []RankID{"p/0", "p/1"}})
+	m.Step(At(t0+1), abortOf(9, 7))
+	m.Step(At(t0+2), ClearRoom{Room: 5})
+	bare := func(gen uint64) []events.Proof {
+		a := abortOf(gen, 0)
+		a.Ext, a.At = nil, "p/1"
+		return proofs(m.Step(At(t0+3), a))
+	}
+	if p := bare(9); len(p) != 1 {
+		t.Errorf("generation 9 for another rank is answered %v", p)
+	}
+	if p := bare(8); len(p) != 0 {
+		t.Errorf("generation 8 after 9 is answered: %v", p)
+	}
+}
+
 func TestAwaitedRoomSaysNothingOfALostUse(t *testing.T) {
 	m := prefillWith(t, Start{Boot: 7, Incarnation: 4, LogID: make([]byte, 16), UnknownPast: true})
 	res := m.Step(At(t0), AwaitRoom{Room: 5, Ranks: []RankID{"p/0", "p/1"}})
