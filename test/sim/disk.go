@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"hash/crc32"
+	"slices"
 	"time"
 
 	"github.com/pdlog/pdlog/events"
@@ -26,6 +27,7 @@ type disk struct {
 	durable  uint64
 	pending  []*events.Event
 	inFlight []*events.Event
+	batch    events.FrameBatch
 	frames   []byte // of inFlight
 	failSync syncState
 	full     bool
@@ -53,11 +55,10 @@ func (n *node) commit() {
 			return
 		}
 	}
-	var b events.FrameBatch
-	n.writer.Swap(&b)
+	n.writer.Swap(&n.batch)
 	n.frames = n.frames[:0]
-	for i := range b.Len() {
-		_, f := b.Frame(i)
+	for i := range n.batch.Len() {
+		_, f := n.batch.Frame(i)
 		n.frames = append(n.frames, f...)
 	}
 	d := w.f.fsync/2 + w.exp(w.f.fsync/2)
@@ -66,6 +67,14 @@ func (n *node) commit() {
 		d += w.between(0, 2*time.Second)
 	}
 	w.after(d, n.guard(n.committed))
+}
+
+// write appends to the file, which grows by doubling: runs are short, logs long.
+func (n *node) write(b []byte) {
+	if len(n.file)+len(b) > cap(n.file) {
+		n.file = slices.Grow(n.file, len(n.file)+len(b))
+	}
+	n.file = append(n.file, b...)
 }
 
 func (n *node) committed() {
@@ -80,7 +89,7 @@ func (n *node) committed() {
 		n.restartLater()
 		return
 	}
-	n.file = append(n.file, n.frames...)
+	n.write(n.frames)
 	batch := n.inFlight
 	n.inFlight, n.frames = nil, n.frames[:0]
 	for _, e := range batch {
@@ -102,7 +111,7 @@ func (n *node) sync() {
 		if len(n.inFlight) == 0 {
 			n.commit()
 		}
-		n.file = append(n.file, n.frames...)
+		n.write(n.frames)
 		for _, e := range n.inFlight {
 			n.w.feed(n, e)
 			n.durable = e.Seq
@@ -131,13 +140,13 @@ func (n *node) cut() {
 	n.inFlight, n.frames = nil, n.frames[:0]
 }
 
-// open folds what the disk holds into the machine. A tail that was never called
+// open folds what the disk holds into the machine, from the newest snapshot on
+// where there is one: what is before it is verified, and not decoded. A tail that was never called
 // durable may be missing or torn; anything else that does not verify is damage:
 // what verifies is kept, and the past is unknown from then on.
 func (n *node) open() (damaged bool) {
 	w := n.w
-	var pos events.Position
-	at := 0
+	pos, at := n.fromSnapshot()
 	for at < len(n.file) {
 		var batch []*events.Event
 		in, err := events.DecodeFrame(n.file[at:], n.name, func(e *events.Event) error {
@@ -157,9 +166,6 @@ func (n *node) open() (damaged bool) {
 		pos, at = next, at+in.Size
 		for _, e := range batch {
 			n.m.Apply(e)
-			if n.snap != nil && e.Seq == n.snapSeq+1 && n.fromSnapshot() {
-				n.m.Apply(e)
-			}
 			if e.Seq > n.durable { // reached the disk in the crash
 				w.feed(n, e)
 			}
@@ -176,28 +182,43 @@ func (n *node) open() (damaged bool) {
 	return damaged
 }
 
-// fromSnapshot puts the state of the newest snapshot in place of the fold so
-// far, which it has to equal: the node goes on from there.
-func (n *node) fromSnapshot() bool {
-	m := projector.New(n.cfg)
+// fromSnapshot puts the state of the newest snapshot in place, if the log verifies
+// as far as it, and says how far that is. folds holds the whole log to account.
+func (n *node) fromSnapshot() (events.Position, int) {
+	var pos events.Position
+	at := 0
+	for n.snap != nil && pos.Seq < n.snapSeq {
+		in, err := events.DecodeFrame(n.file[at:], n.name, nil)
+		if err == nil {
+			err = pos.Advance(in)
+		}
+		if err != nil {
+			return events.Position{}, 0
+		}
+		at += in.Size
+	}
+	if n.snap == nil || pos.Seq != n.snapSeq {
+		return events.Position{}, 0
+	}
 	if n.w.fault(n.w.f.flip) {
 		n.snap[n.w.rng.IntN(len(n.snap))] ^= 1
 	}
 	if crc32.ChecksumIEEE(n.snap) != n.snapSum {
 		n.w.probe("snapshot ignored as damaged")
 		n.snap = nil
-		return false
+		return events.Position{}, 0
 	}
+	m := projector.New(n.cfg)
 	if err := m.Restore(n.snap); err != nil {
 		n.w.fail("snapshot", "%s: %v", n.name, err)
-		return false
+		return events.Position{}, 0
 	}
 	if have := digest(m); have != n.snapDigest {
 		n.w.fail("snapshot", "%s: the snapshot at %d is not the state it was made of:\n%s\n%s", n.name, n.snapSeq, have, n.snapDigest)
 	}
 	n.w.probe("started from a snapshot")
 	n.m = m
-	return true
+	return pos, at
 }
 
 // snapshot is taken at times, when all that the state rests on is on disk.

@@ -280,7 +280,12 @@ func (n *node) finish(u *use) {
 		return
 	}
 	u.done = true
-	if r := n.run(projector.FinishRoom{Room: u.number}).Refused; r != nil {
+	switch r := n.run(projector.FinishRoom{Room: u.number}).Refused; {
+	case r == nil:
+	case r.Word == "not_ready": // it stops: its next life takes it
+		n.w.after(time.Second, func() { n.finish(u) })
+		return
+	default:
 		n.w.fail("I6", "%s: the engine is done with room %d/%d, and the node says: %s", n.name, u.number, u.seq, r)
 		return
 	}

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,9 +15,11 @@ import (
 // rule "every page is released") within the limits of the protocol.
 func (w *world) heal() {
 	w.healing = true
-	for _, l := range w.links {
-		l.cut = false
-		l.release()
+	for _, k := range slices.SortedFunc(maps.Keys(w.links), func(a, b link) int {
+		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	}) {
+		w.links[k].cut = false
+		w.links[k].release()
 	}
 	clear(w.stalls)
 	for _, p := range w.prefills {

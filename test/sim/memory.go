@@ -202,7 +202,7 @@ func (w *world) launch(x *write) {
 	switch {
 	case w.fault(w.f.late):
 		w.inject("write lands late")
-		more := w.exp(w.f.longest / 4)
+		more := min(w.exp(w.f.longest/4), w.f.longest)
 		w.after(takes, func() { x.done(projector.WriteUncertain, false, "the completion did not come") })
 		w.after(takes+more, func() { w.land(x, x.pages, x.last, projector.WriteDrained) })
 	case w.fault(w.f.partial):

@@ -123,13 +123,15 @@ func TestThousandNodes(t *testing.T) {
 
 // TestSameSeedSameRun: a seed decides everything, so a failure can be seen again.
 func TestSameSeedSameRun(t *testing.T) {
-	cfg := sim.Config{Seed: 11, Safety: 20 * time.Second}
-	a, b := sim.Run(cfg), sim.Run(cfg)
-	if a.Failure != nil {
-		t.Fatal(a.Line("here"))
-	}
-	if a.Steps != b.Steps || a.Events != b.Events || a.Digest() != b.Digest() {
-		t.Errorf("two runs of seed 11: %d and %d steps, %d and %d events", a.Steps, b.Steps, a.Events, b.Events)
+	for seed := uint64(1); seed <= 12; seed++ {
+		cfg := sim.Config{Seed: seed, Safety: 20 * time.Second}
+		a, b := sim.Run(cfg), sim.Run(cfg)
+		if a.Failure != nil {
+			t.Fatal(a.Line("here"))
+		}
+		if a.Steps != b.Steps || a.Events != b.Events || a.Digest() != b.Digest() {
+			t.Errorf("two runs of seed %d: %d and %d steps, %d and %d events", seed, a.Steps, b.Steps, a.Events, b.Events)
+		}
 	}
 }
 
