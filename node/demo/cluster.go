@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,8 +24,8 @@ import (
 
 // Cluster is the demo's set of processes: nodes p0 (prefill, with the embedded
 // JetStream) and d0 (decode), and a stand-in for the engine of each. Methods
-// are for one goroutine, but KillNode and RestartNode may be called while Wait
-// runs.
+// are for one goroutine, but what ends, signals, places and restarts a node may be
+// called while Wait runs.
 type Cluster struct {
 	opts Options
 	self string
@@ -32,15 +35,18 @@ type Cluster struct {
 	plan    *Plan
 	sp      *spawner
 
+	// Set by Place and Mirror, before Start.
+	places   map[string]Place
+	natsURL  string
+	replicas int
+
 	mu      sync.Mutex
 	nodes   map[string]*process
 	engines map[string]*process
 	links   map[string]*pipeLink
-	sockets map[string]string
 
 	messages chan fromEngine
 	failed   chan error
-	natsURL  string
 	readers  sync.WaitGroup
 }
 
@@ -65,7 +71,7 @@ func NewCluster(o Options, self, dir string, plan *Plan) *Cluster {
 	return &Cluster{
 		opts: o, self: self, dir: dir, plan: plan, sp: newSpawner(),
 		nodes: map[string]*process{}, engines: map[string]*process{}, links: map[string]*pipeLink{},
-		sockets:  map[string]string{},
+		places:   map[string]Place{},
 		messages: make(chan fromEngine, 64), failed: make(chan error, 8),
 	}
 }
@@ -98,7 +104,9 @@ func (c *Cluster) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.natsURL = st.GetNatsUrl()
+	if c.natsURL == "" {
+		c.natsURL = st.GetNatsUrl()
+	}
 	if err := c.writeConfig(d0, c.decodeConfig(st.GetBootstrap())); err != nil {
 		return err
 	}
@@ -291,9 +299,9 @@ func (c *Cluster) Stop() {
 }
 
 func (c *Cluster) startNode(node string) error {
-	dir := filepath.Join(c.dir, node)
-	return c.spawn(node, c.nodes, []string{c.self, "run", "--config", filepath.Join(dir, "pdnode.yaml")},
-		filepath.Join(dir, "pdnode.log"), nil, nil)
+	dir, p := filepath.Join(c.dir, node), c.place(node)
+	argv := append(slices.Clone(p.Enter), p.Binary, "run", "--config", filepath.Join(dir, "pdnode.yaml"))
+	return c.spawn(node, c.nodes, argv, filepath.Join(dir, "pdnode.log"), nil, nil)
 }
 
 func (c *Cluster) startEngine(role, node string) error {
@@ -389,8 +397,10 @@ func (c *Cluster) writeConfig(node string, lines []string) error {
 
 // common is what both nodes are told. %q is a valid YAML string.
 func (c *Cluster) common(node, role string, ranks int) []string {
-	return []string{
+	p := c.place(node)
+	return overridden([]string{
 		fmt.Sprintf("node: %q", node),
+		fmt.Sprintf("listen: %q", p.Host),
 		fmt.Sprintf("role: %q", role),
 		fmt.Sprintf("ranks: %d", ranks),
 		fmt.Sprintf("dialect: %q", c.opts.Backend),
@@ -404,7 +414,7 @@ func (c *Cluster) common(node, role string, ranks int) []string {
 		`waiting_timeout: "60s"`,
 		`bootstrap_timeout: "60s"`,
 		fmt.Sprintf("stop_grace: %q", stopGrace),
-	}
+	}, p.More)
 }
 
 // faults are the lines about one side's part of the spec, which was validated.
@@ -417,10 +427,14 @@ func (c *Cluster) faults(part func(fault.Spec) fault.Spec) []string {
 }
 
 func (c *Cluster) prefillConfig() []string {
+	p := c.place(c.plan.PrefillNode)
 	lines := append(c.common(c.plan.PrefillNode, "prefill", c.plan.PrefillRanks),
-		`bootstrap: "127.0.0.1:0"`,
+		fmt.Sprintf("bootstrap: %q", net.JoinHostPort(p.Host, strconv.Itoa(p.Port))),
 		"rdma:", fmt.Sprintf("  provider: %q", c.opts.Provider), fmt.Sprintf("  checksums: %t", c.opts.Checksums))
 	lines = append(lines, c.faults(fault.Spec.Writer)...)
+	if c.natsURL != "" {
+		return append(lines, c.mirror()...)
+	}
 	return append(lines, "nats:", "  embedded: true", "  port: -1")
 }
 
@@ -431,5 +445,5 @@ func (c *Cluster) decodeConfig(bootstrap string) []string {
 		fmt.Sprintf("peers: [%q]", bootstrap),
 		"rdma:", fmt.Sprintf("  provider: %q", c.opts.Provider), fmt.Sprintf("  checksums: %t", c.opts.Checksums))
 	lines = append(lines, c.faults(fault.Spec.Target)...)
-	return append(lines, "nats:", "  embedded: false", fmt.Sprintf("  url: %q", c.natsURL))
+	return append(lines, c.mirror()...)
 }

@@ -63,7 +63,7 @@ func Run(ctx context.Context, o Options, env Env) (err error) {
 		return err
 	}
 	took := time.Since(began)
-	s, err := c.conclude(ctx, report, took)
+	s, err := c.Conclude(ctx, report, took)
 	if err != nil {
 		return err
 	}
@@ -77,9 +77,9 @@ func Run(ctx context.Context, o Options, env Env) (err error) {
 	return nil
 }
 
-// conclude waits for the mirror, compares both sides' view of the pages, stops
+// Conclude waits for the mirror, compares both sides' view of the pages, stops
 // the processes unless they are kept, and reads the logs.
-func (c *Cluster) conclude(ctx context.Context, report EngineReport, took time.Duration) (*Summary, error) {
+func (c *Cluster) Conclude(ctx context.Context, report EngineReport, took time.Duration) (*Summary, error) {
 	status, err := c.Settle(ctx, time.Now().Add(settle))
 	if err != nil {
 		return nil, err
