@@ -1,14 +1,16 @@
 package mirrortest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -37,7 +39,15 @@ func Main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	go EndWithParent()
 	s.WaitForShutdown() // by a signal
+	os.Exit(0)
+}
+
+// EndWithParent ends this process when the other end of its standard input is
+// closed, which the death of the test does.
+func EndWithParent() {
+	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(0)
 }
 
@@ -77,6 +87,8 @@ type Options struct {
 	Publish   []string // with Password and NKeys: what the user may publish and
 	Subscribe []string // subscribe; empty = everything
 	More      string   // lines of configuration for all of them
+	Host      string   // that they listen on; default 127.0.0.1
+	Enter     []string // processes: goes before the command, `nsenter --net=…`
 }
 
 // Servers are the servers of one test. Their names are s0, s1, …
@@ -94,7 +106,7 @@ type Servers struct {
 // Start starts servers that end with the test.
 func Start(t testing.TB, o Options) *Servers {
 	t.Helper()
-	o.Count = max(o.Count, 1)
+	o.Count, o.Host = max(o.Count, 1), cmp.Or(o.Host, "127.0.0.1")
 	s := &Servers{
 		t: t, o: o, dir: t.TempDir(), ports: freePorts(t, 2*o.Count),
 		inside: make([]*server.Server, o.Count), procs: make([]*exec.Cmd, o.Count),
@@ -145,17 +157,17 @@ func (s *Servers) configure() {
 	}
 	var routes []string
 	for i := range o.Count {
-		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", s.ports[o.Count+i]))
+		routes = append(routes, fmt.Sprintf("nats://%s:%d", o.Host, s.ports[o.Count+i]))
 	}
 	for i := range o.Count {
 		sync := "always"
 		if o.Lazy {
 			sync = "2m"
 		}
-		conf := fmt.Sprintf("server_name: s%d\nlisten: \"127.0.0.1:%d\"\njetstream { store_dir: %q, sync_interval: %s }\n%s%s",
-			i, s.ports[i], s.StoreDir(i), sync, common.String(), o.More)
+		conf := fmt.Sprintf("server_name: s%d\nlisten: \"%s\"\njetstream { store_dir: %q, sync_interval: %s }\n%s%s",
+			i, s.Addr(i), s.StoreDir(i), sync, common.String(), o.More)
 		if o.Count > 1 {
-			conf += fmt.Sprintf("cluster {\n  name: test\n  listen: \"127.0.0.1:%d\"\n  routes: %s\n  %s}\n", s.ports[o.Count+i], list(routes), tls)
+			conf += fmt.Sprintf("cluster {\n  name: test\n  listen: \"%s:%d\"\n  routes: %s\n  %s}\n", o.Host, s.ports[o.Count+i], list(routes), tls)
 		}
 		write(t, s.conf(i), []byte(conf))
 	}
@@ -182,13 +194,13 @@ func (s *Servers) URL() string {
 	}
 	urls := make([]string, s.o.Count)
 	for i := range urls {
-		urls[i] = fmt.Sprintf("nats://%s127.0.0.1:%d", user, s.ports[i])
+		urls[i] = fmt.Sprintf("nats://%s%s", user, s.Addr(i))
 	}
 	return strings.Join(urls, ",")
 }
 
 // Addr is the address of server i.
-func (s *Servers) Addr(i int) string { return fmt.Sprintf("127.0.0.1:%d", s.ports[i]) }
+func (s *Servers) Addr(i int) string { return fmt.Sprintf("%s:%d", s.o.Host, s.ports[i]) }
 
 // Run starts server i, which does not run, and returns when it listens.
 func (s *Servers) Run(i int) {
@@ -201,10 +213,19 @@ func (s *Servers) Run(i int) {
 		s.inside[i] = srv
 		return
 	}
-	cmd := exec.Command("/proc/self/exe")
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	argv := append(slices.Clone(s.o.Enter), self)
+	cmd := exec.Command(argv[0], argv[1:]...) //nolint:gosec // the caller's words
 	cmd.Env = append(os.Environ(), processEnv+"="+s.conf(i))
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// It ends with the test, which a signal at the parent's death would not say: that
+	// goes by the thread that forked, and threads end.
+	if _, err := cmd.StdinPipe(); err != nil {
+		s.t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
