@@ -3,6 +3,7 @@ package backends
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
@@ -15,13 +16,38 @@ import (
 // ToCommand turns a message received by local rank at into a command. What the
 // core has no use for is Rejected: it changes nothing and is counted.
 func ToCommand(m Message, at projector.RankID, f Frames) projector.Command {
+	return new(Commands).Of(m, at, f)
+}
+
+// Commands is ToCommand for one receiver, which hears the same few peers again and
+// again: it remembers the spelling of their addresses. The zero value is ready.
+type Commands struct{ keys map[Endpoint]string }
+
+// commandKeys bounds what strangers can make a receiver remember.
+const commandKeys = 1 << 12
+
+// key is the endpoint's Key.
+func (c *Commands) key(e Endpoint) string {
+	if k, ok := c.keys[e]; ok {
+		return k
+	}
+	if c.keys == nil || len(c.keys) >= commandKeys {
+		c.keys = map[Endpoint]string{}
+	}
+	k := e.Key()
+	c.keys[Endpoint{IP: strings.Clone(e.IP), Port: e.Port}] = k
+	return k
+}
+
+// Of is ToCommand.
+func (k *Commands) Of(m Message, at projector.RankID, f Frames) projector.Command {
 	switch m := m.(type) {
 	case *Registration:
 		rank := max(m.Rank(), 0)
-		return projector.WireRegister{At: at, Address: m.Peer.Key(), Session: m.PeerKey(), EngineRank: uint32(rank), Memory: m.memory(), Ext: toExt(m.Ext)} //nolint:gosec // >= 0
+		return projector.WireRegister{At: at, Address: k.key(m.Peer), Session: m.PeerKey(), EngineRank: uint32(rank), Memory: m.memory(), Ext: toExt(m.Ext)} //nolint:gosec // >= 0
 	case *Metadata:
 		c := projector.WireMetadata{
-			At: at, Room: m.Room, Address: m.Peer.Key(), Session: m.PeerKey(), Dummy: m.IsDummy,
+			At: at, Room: m.Room, Address: k.key(m.Peer), Session: m.PeerKey(), Dummy: m.IsDummy,
 			Required: uint32(m.RequiredDstInfoNum), PrefixLen: uint32(m.DecodePrefixLen.Or(0)), Ext: toExt(m.Ext), //nolint:gosec // decoded >= 0
 		}
 		c.Pages = make([]uint32, len(m.DstPageIndices))
@@ -36,7 +62,7 @@ func ToCommand(m Message, at projector.RankID, f Frames) projector.Command {
 	case *Abort:
 		c := projector.WireAbort{At: at, Room: m.Room, Ext: toExt(m.Ext)}
 		if !m.Peer.IsZero() {
-			c.Address = m.Peer.Key()
+			c.Address = k.key(m.Peer)
 		}
 		if m.Generation.Set {
 			g := m.Generation.V
@@ -131,6 +157,18 @@ func ParseEndpoint(s string) (Endpoint, error) {
 	return Endpoint{IP: ap.Addr().String(), Port: ap.Port()}, nil
 }
 
+// Builder builds the messages of effects that end rooms in memory of its own: what
+// it gives is good until it is asked again. The zero value is ready.
+type Builder struct {
+	abort  Abort
+	ack    AbortAck
+	status Status
+	ext    Extension
+
+	self string // the endpoint that was read last
+	at   Endpoint
+}
+
 // Self is what a decode rank says of itself in the messages it sends.
 type Self struct {
 	Endpoint string // "ip:port" of its control socket
@@ -152,17 +190,24 @@ func FromMetadata(a projector.SendMetadata, self Self) (*Metadata, error) {
 	for _, p := range a.Pages {
 		m.DstPageIndices = append(m.DstPageIndices, int32(p)) //nolint:gosec // encoder checks
 	}
-	m.Ext = fromExt(a.WithExt, &a.Ext)
+	m.Ext = new(Builder).extension(a.WithExt, &a.Ext)
 	return m, nil
 }
 
 // FromAbort builds the ABORT of an effect.
-func FromAbort(a projector.SendAbort, self Self) (*Abort, error) {
-	ep, err := ParseEndpoint(self.Endpoint)
-	if err != nil {
-		return nil, err
+func FromAbort(a projector.SendAbort, self Self) (*Abort, error) { return new(Builder).Abort(&a, self) }
+
+// Abort builds the ABORT of an effect.
+func (b *Builder) Abort(a *projector.SendAbort, self Self) (*Abort, error) {
+	if b.self != self.Endpoint || b.self == "" {
+		ep, err := ParseEndpoint(self.Endpoint)
+		if err != nil {
+			return nil, err
+		}
+		b.self, b.at = self.Endpoint, ep
 	}
-	return &Abort{Room: a.Room, Peer: ep, Generation: Some(a.Generation), Ext: fromExt(a.WithExt, &a.Ext)}, nil
+	b.abort = Abort{Room: a.Room, Peer: b.at, Generation: Some(a.Generation), Ext: b.extension(a.WithExt, &a.Ext)}
+	return &b.abort, nil
 }
 
 // SendsStatus: a status of the effect is sent at all. Where success travels with
@@ -172,8 +217,12 @@ func SendsStatus(d Dialect, a projector.SendStatus) bool {
 }
 
 // FromAck builds the ABORT_ACK of an effect: it echoes what was asked.
-func FromAck(a projector.SendAck) *AbortAck {
-	m := &AbortAck{Room: a.Room, Ext: fromExt(a.WithExt, &a.Ext)}
+func FromAck(a projector.SendAck) *AbortAck { return new(Builder).Ack(&a) }
+
+// Ack builds the ABORT_ACK of an effect: it echoes what was asked.
+func (b *Builder) Ack(a *projector.SendAck) *AbortAck {
+	b.ack = AbortAck{Room: a.Room, Ext: b.extension(a.WithExt, &a.Ext)}
+	m := &b.ack
 	if a.Ext.Proof != events.Proof_PROOF_CANNOT_TELL {
 		m.PrefillRank = Some(int32(a.WireID)) //nolint:gosec // encoder checks
 	}
@@ -184,8 +233,12 @@ func FromAck(a projector.SendAck) *AbortAck {
 }
 
 // FromStatus builds the terminal status of an effect.
-func FromStatus(a projector.SendStatus) *Status {
-	m := &Status{Room: a.Room, Status: PollFailed, PrefillRank: int32(a.WireID), Reason: a.Reason, Ext: fromExt(a.WithExt, &a.Ext)} //nolint:gosec // encoder checks
+func FromStatus(a projector.SendStatus) *Status { return new(Builder).Status(&a) }
+
+// Status builds the terminal status of an effect.
+func (b *Builder) Status(a *projector.SendStatus) *Status {
+	b.status = Status{Room: a.Room, Status: PollFailed, PrefillRank: int32(a.WireID), Reason: a.Reason, Ext: b.extension(a.WithExt, &a.Ext)} //nolint:gosec // encoder checks
+	m := &b.status
 	if a.Success {
 		m.Status = PollSuccess
 	}
@@ -219,11 +272,12 @@ func toExt(x *Extension) *projector.Ext {
 
 const maxReason = 1024 // bytes (wire.md 9.3)
 
-func fromExt(with bool, x *projector.Ext) *Extension {
+func (b *Builder) extension(with bool, x *projector.Ext) *Extension {
 	if !with {
 		return nil
 	}
-	out := &Extension{
+	out := &b.ext
+	*out = Extension{
 		Node: x.Node, Boot: x.Boot, Incarnation: x.Incarnation, HLC: x.HLC, RoomSeq: x.RoomSeq, CauseSeq: x.CauseSeq,
 		Proof: Proof(x.Proof), Reason: x.Reason, LogSince: x.LogSince, LogID: x.LogID, SeenLogID: x.SeenLogID, SeenSeq: x.SeenSeq,
 		PublishedBoot: x.PublishedBoot,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -38,7 +39,7 @@ func (r *Reader) Ext(place int) (ext *Extension, why string) {
 		return nil, ExtMalformed
 	}
 	e := new(Extension)
-	if !e.unmarshal(b[len(extPrefix)+1:]) || e.Node == "" || e.Boot == 0 || e.Incarnation == 0 {
+	if !e.unmarshal(append([]byte(nil), b[len(extPrefix)+1:]...)) || e.Node == "" || e.Boot == 0 || e.Incarnation == 0 {
 		return nil, ExtMalformed
 	}
 	return e, ""
@@ -48,7 +49,8 @@ func (r *Reader) Ext(place int) (ext *Extension, why string) {
 // a field wins, unknown fields and known numbers with another wire type are
 // skipped, strings are UTF-8. It reads straight into the plain struct, since
 // this is on the path of every message between pdlog nodes; a test holds it
-// against the generated code.
+// against the generated code. What it reads goes on lying in b, which must not
+// change any more.
 func (e *Extension) unmarshal(b []byte) bool {
 	if n := countField(b, 9); n > 0 {
 		e.WriteKeys = make([]WriteKey, 0, n)
@@ -84,9 +86,9 @@ func (e *Extension) unmarshal(b []byte) bool {
 		case num == 12 && f.typ == protowire.Fixed64Type:
 			e.LogSince = f.num
 		case num == 13 && f.typ == protowire.BytesType:
-			e.LogID = append([]byte(nil), f.bytes...)
+			e.LogID = f.opaque()
 		case num == 14 && f.typ == protowire.BytesType:
-			e.SeenLogID = append([]byte(nil), f.bytes...)
+			e.SeenLogID = f.opaque()
 		case num == 15 && f.typ == protowire.VarintType:
 			e.SeenSeq = f.num
 		case num == 16 && f.typ == protowire.Fixed64Type:
@@ -110,7 +112,7 @@ func (k *WriteKey) unmarshal(b []byte) bool {
 		case num == 5 && f.typ == protowire.BytesType:
 			return f.text(&k.Endpoint)
 		case num == 6 && f.typ == protowire.BytesType:
-			k.Key = append([]byte(nil), f.bytes...)
+			k.Key = f.opaque()
 		}
 		return true
 	})
@@ -125,8 +127,16 @@ type field struct {
 }
 
 func (f field) text(dst *string) bool {
-	*dst = string(f.bytes)
+	*dst = unsafe.String(unsafe.SliceData(f.bytes), len(f.bytes)) //nolint:gosec // the bytes do not change any more
 	return utf8.ValidString(*dst)
+}
+
+// opaque is the bytes, nil if there are none.
+func (f field) opaque() []byte {
+	if len(f.bytes) == 0 {
+		return nil
+	}
+	return f.bytes[:len(f.bytes):len(f.bytes)]
 }
 
 // walkFields calls see for each field of b; false if b is not protobuf or see

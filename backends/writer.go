@@ -18,8 +18,24 @@ type Writer struct {
 
 // NewWriter starts a message of about n frames.
 func NewWriter(k Kind, n int) Writer {
-	return Writer{kind: k, f: make(Frames, 0, n), buf: make([]byte, 0, 192)}
+	if n > messageFrames {
+		return Writer{kind: k, f: make(Frames, 0, n), buf: make([]byte, 0, messageBytes)}
+	}
+	m := new(messageMemory)
+	return Writer{kind: k, f: m.frames[:0], buf: m.bytes[:0]}
 }
+
+// messageMemory is the frames of a short message and their bytes in one
+// allocation: those that abort a room and acknowledge that fit, extension included.
+type messageMemory struct {
+	frames [messageFrames][]byte
+	bytes  [messageBytes]byte
+}
+
+const (
+	messageFrames = 6
+	messageBytes  = 256
+)
 
 // Done returns the message, or the first error.
 func (w *Writer) Done() (Frames, error) {

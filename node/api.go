@@ -147,7 +147,6 @@ func (e *engine) OpenReceive(ctx context.Context, req *connect.Request[enginepb.
 	if open.Pairs, err = e.n.pairs(ctx, q); err != nil {
 		return nil, apiError(err)
 	}
-	var aux uint32
 	r, err := e.n.loop.ask(ctx, task{durable: true, build: func(m *projector.Machine) ([]projector.Command, *projector.Refusal) {
 		if !e.n.offered.Load() { // let go while this waited
 			return nil, &projector.Refusal{Word: "not_ready", Detail: "memory is not registered"}
@@ -163,12 +162,7 @@ func (e *engine) OpenReceive(ctx context.Context, req *connect.Request[enginepb.
 	if err != nil {
 		return nil, apiError(err)
 	}
-	for _, ev := range r.Events {
-		if p := ev.GetPagesReserved(); p != nil {
-			aux = p.Aux
-		}
-	}
-	return connect.NewResponse(&enginepb.OpenReceiveResponse{RoomSeq: r.RoomSeq, Pages: open.Pages, Aux: aux}), nil
+	return connect.NewResponse(&enginepb.OpenReceiveResponse{RoomSeq: r.RoomSeq, Pages: open.Pages, Aux: r.Aux}), nil
 }
 
 // freePages takes the first free pages of the pool. It runs in the loop.

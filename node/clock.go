@@ -21,8 +21,11 @@ func startClock(lastMillis uint64) clock {
 	return clock{anchor: max(uint64(now.UnixMilli()), lastMillis), began: now} //nolint:gosec // after 1970
 }
 
-func (c *clock) now() projector.Instant {
-	return projector.At(c.anchor + uint64(time.Since(c.began).Milliseconds())) //nolint:gosec // monotonic
+func (c *clock) now() projector.Instant { return c.at(time.Now()) }
+
+// at is the instant of a reading of the time.
+func (c *clock) at(t time.Time) projector.Instant {
+	return projector.At(c.anchor + uint64(t.Sub(c.began).Milliseconds())) //nolint:gosec // monotonic
 }
 
 // until is how long it takes to ms on the clock; 0 when it has passed.

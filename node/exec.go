@@ -10,17 +10,17 @@ import (
 
 // perform does one effect. It runs on the outbox's goroutine, in order, with
 // everything durable that the effect rests on. Nothing here waits for a peer.
-func (n *Node) perform(a projector.Action, seq uint64) {
+func (n *Node) perform(act projector.Action, seq uint64) {
 	n.effects.Add(1)
-	switch a := a.(type) {
+	switch a := act.(type) {
 	case projector.SendMetadata:
 		n.sendMetadata(a)
 	case projector.SendAbort:
-		n.sendAbort(a)
+		n.sendAbort(&a)
 	case projector.SendAck:
-		n.sendAck(a)
+		n.sendAck(&a, act)
 	case projector.SendStatus:
-		n.sendStatus(a)
+		n.sendStatus(&a, act)
 	case projector.PostWrite:
 		n.post.post(a, seq)
 	case projector.SealRoom:
@@ -51,7 +51,7 @@ func (n *Node) perform(a projector.Action, seq uint64) {
 		if a.Kind == projector.TellFailed && n.post != nil {
 			n.dropChunks(a.RoomSeq)
 		}
-		n.hub.tell(notice(a, seq))
+		n.hub.tell(n.notices.of(&a, seq))
 		if a.Kind == projector.TellReleased || a.Kind == projector.TellSourceReleased {
 			n.roomLeft()
 		}

@@ -131,7 +131,7 @@ func (h *hub) close() {
 	}
 }
 
-var noticeKinds = map[projector.TellKind]enginepb.Notice_Kind{
+var noticeKinds = [...]enginepb.Notice_Kind{
 	projector.TellSucceeded:      enginepb.Notice_KIND_SUCCEEDED,
 	projector.TellFailed:         enginepb.Notice_KIND_FAILED,
 	projector.TellReleased:       enginepb.Notice_KIND_RELEASED,
@@ -139,11 +139,19 @@ var noticeKinds = map[projector.TellKind]enginepb.Notice_Kind{
 	projector.TellReady:          enginepb.Notice_KIND_READY,
 }
 
-func notice(t projector.Tell, seq uint64) *enginepb.Notice {
-	n := &enginepb.Notice{
-		Kind: noticeKinds[t.Kind], Room: t.Room, RoomSeq: t.RoomSeq, Pages: t.Pages, Aux: t.Aux,
-		Unsafe: t.Unsafe, Reason: t.Reason, Who: t.Who, Seq: seq,
+// notices makes notices, some in one piece of memory. It is for one goroutine.
+type notices struct{ free []enginepb.Notice }
+
+const noticePiece = 16
+
+func (p *notices) of(t *projector.Tell, seq uint64) *enginepb.Notice {
+	if len(p.free) == 0 {
+		p.free = make([]enginepb.Notice, noticePiece)
 	}
+	n := &p.free[0]
+	p.free = p.free[1:]
+	n.Kind, n.Room, n.RoomSeq, n.Pages, n.Aux = noticeKinds[t.Kind], t.Room, t.RoomSeq, t.Pages, t.Aux
+	n.Unsafe, n.Reason, n.Who, n.Seq = t.Unsafe, t.Reason, t.Who, seq
 	if t.Basis != 0 {
 		n.Basis = events.EnumWord(t.Basis.Descriptor(), t.Basis.Number())
 	}

@@ -28,8 +28,8 @@ type task struct {
 	build func(*projector.Machine) ([]projector.Command, *projector.Refusal)
 	// look reads the machine. It must neither wait nor keep references.
 	look func(m *projector.Machine, seq uint64)
-	// result gets the outcome of a command: at once, or (durable) when the
-	// command's events are on disk. It must not block.
+	// result gets the outcome of a command, without its events and effects: at
+	// once, or (durable) when the events are on disk. It must not block.
 	result  func(projector.Result)
 	durable bool
 
@@ -159,6 +159,7 @@ func (l *loop) run() {
 	defer close(l.done)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.m.ReuseResults()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var b batch
@@ -239,7 +240,7 @@ func (l *loop) step(b *batch, t task) {
 
 func (l *loop) decide(b *batch, cmd projector.Command, result func(projector.Result), durable bool) {
 	began := time.Now()
-	r := l.m.Step(l.clock.now(), cmd)
+	r := l.m.Step(l.clock.at(began), cmd)
 	l.stats.took(time.Since(began))
 	for _, e := range r.Events {
 		b.evs = append(b.evs, e)
@@ -268,13 +269,18 @@ func (l *loop) flush(b *batch) bool {
 	}
 	for i := range b.steps {
 		s := &b.steps[i]
+		last := uint64(0)
+		if n := len(s.res.Events); n > 0 {
+			last = s.res.Events[n-1].Seq
+		}
+		s.res.Events, s.res.Effects = nil, nil // the machine's, not the receiver's
 		l.out.push(s.effects)
 		switch {
 		case s.result == nil:
 		case s.durable && s.res.Refused == nil:
 			after := l.seq
-			if n := len(s.res.Events); n > 0 {
-				after = s.res.Events[n-1].Seq
+			if last > 0 {
+				after = last
 			}
 			result, res := s.result, s.res
 			l.out.call(after, func() { result(res) })
@@ -287,5 +293,10 @@ func (l *loop) flush(b *batch) bool {
 	b.evs, b.steps, b.class = b.evs[:0], b.steps[:0], events.Group
 	l.waiting.Add(-b.tasks)
 	b.tasks = 0
+	if l.trace != nil { // it has them in its queue
+		l.m.Keep()
+	} else {
+		l.m.Recycle()
+	}
 	return true
 }

@@ -64,6 +64,9 @@ type Node struct {
 	bootAddr  string
 	logSince  uint64
 
+	builder backends.Builder // the outbox's
+	notices notices          // the outbox's
+
 	effects      atomic.Uint64
 	revokeFailed atomic.Uint64
 	acks         [backends.AckDrainFull + 1]atomic.Uint64 // decode: ABORT_ACKs received, by form
@@ -280,6 +283,7 @@ func (n *Node) bind() error {
 		side, gone = toDecode, func(a string) { n.loop.tell(projector.GateClosed{Address: a}) }
 	}
 	n.senders = newSenders(n.zmq, side, gone, n.log)
+	n.senders.plain = n.plain
 	return nil
 }
 

@@ -192,7 +192,8 @@ func (r *receivePlane) forget(lease uint64) {
 func (r *receivePlane) take(id uint64) (rdma.Fence, error) {
 	r.mu.Lock()
 	g := r.grants[id]
-	var leases []rdma.Lease
+	var few [4]rdma.Lease // KV, aux, staging
+	leases := few[:0]
 	if g != nil {
 		leases = append(leases, g.leases...)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/errors"
 
 	"github.com/pdlog/pdlog/backends"
+	"github.com/pdlog/pdlog/projector"
 )
 
 const (
@@ -29,9 +30,9 @@ var (
 // outgoing is a message on its way to one peer.
 type outgoing struct {
 	frames backends.Frames
-	plain  backends.Frames // without the extension, if the connection was new; nil = frames
-	stale  func() bool     // it must not leave any more; may be nil
-	sent   func(error)     // the outcome; may be nil. It may wait for the loop
+	of     projector.Action // the effect, if it can be said without the extension too: where the connection is new
+	stale  func() bool      // it must not leave any more; may be nil
+	sent   func(error)      // the outcome; may be nil. It may wait for the loop
 	queued time.Time
 }
 
@@ -40,7 +41,8 @@ type outgoing struct {
 type senders struct {
 	transport transport
 	side      dialSide
-	gone      func(address string) // the connection to a peer dropped
+	gone      func(address string)                   // the connection to a peer dropped
+	plain     func(projector.Action) backends.Frames // an effect without the extension; nil: it has no such form
 	log       *slog.Logger
 
 	lost atomic.Uint64 // messages that did not leave
@@ -56,6 +58,7 @@ type sender struct {
 	address string
 	wake    chan struct{}
 	queue   []outgoing // guarded by senders.mu
+	spare   []outgoing // the sender's own: what take gave last
 }
 
 func newSenders(t transport, side dialSide, gone func(string), log *slog.Logger) *senders {
@@ -102,14 +105,19 @@ func (s *senders) enqueue(address string, m outgoing) error {
 	return nil
 }
 
-// take gives all that waits for a peer.
+// take gives all that waits for a peer, until it is asked again.
 func (s *senders) take(p *sender) []outgoing {
+	if cap(p.spare) > spareQueue {
+		p.spare = nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := p.queue
-	p.queue = nil
-	return q
+	p.queue, p.spare = p.spare[:0], p.queue
+	return p.spare
 }
+
+// spareQueue is how many messages a queue that is empty keeps room for.
+const spareQueue = 1 << 10
 
 // retire takes an idle sender off the table; false: work has come meanwhile.
 func (s *senders) retire(p *sender) bool {
@@ -208,8 +216,10 @@ func (s *senders) deliver(p *sender, l *link, m *outgoing) {
 
 func (s *senders) push(p *sender, l *link, m *outgoing) error {
 	f := m.frames
-	if s.checkDrop(p, l) && m.plain != nil {
-		f = m.plain // decided before the drop was known; the next message is decided after it
+	if s.checkDrop(p, l) && m.of != nil {
+		if plain := s.plain(m.of); plain != nil {
+			f = plain // decided before the drop was known; the next message is decided after it
+		}
 	}
 	if l.soc == nil {
 		soc, err := s.transport.Dial(p.address, s.side)

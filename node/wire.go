@@ -17,6 +17,7 @@ type listener struct {
 	rank projector.RankID
 	recv receiver
 	side backends.Side
+	cmds backends.Commands
 }
 
 func (l *listener) run() {
@@ -59,7 +60,7 @@ func (l *listener) take(f backends.Frames) {
 			l.n.engineWrites.register(r.Peer.Key(), f)
 		}
 	}
-	cmd := backends.ToCommand(m, l.rank, f)
+	cmd := l.cmds.Of(m, l.rank, f)
 	if a, ok := cmd.(projector.AuxArrived); ok {
 		if why := l.n.auxMisfit(a); why != "" {
 			cmd = projector.Rejected{Kind: m.Kind().String(), Reason: why, From: string(l.rank)}
@@ -153,39 +154,47 @@ func (n *Node) sendMetadata(a projector.SendMetadata) {
 	n.senders.send(a.Address, outgoing{frames: f, sent: done, stale: ended})
 }
 
-func (n *Node) sendAbort(a projector.SendAbort) {
+func (n *Node) sendAbort(a *projector.SendAbort) {
 	a.WithExt = a.WithExt && n.cfg.Extension
-	m, err := backends.FromAbort(a, n.self(a.To))
+	m, err := n.builder.Abort(a, n.self(a.To))
 	f, err := n.encode(m, err)
 	n.sendOrLog(a.Address, outgoing{frames: f}, err)
 }
 
-func (n *Node) sendAck(a projector.SendAck) {
+// sendAck sends what act is.
+func (n *Node) sendAck(a *projector.SendAck, act projector.Action) {
 	a.WithExt = a.WithExt && n.cfg.Extension
-	f, err := n.encode(backends.FromAck(a), nil)
-	out := outgoing{frames: f}
-	if err == nil && a.WithExt {
-		a.WithExt = false
-		out.plain, err = n.encode(backends.FromAck(a), nil)
-		if err != nil { // an ACK that cannot be said without the extension
-			out.plain, err = nil, nil
-		}
-	}
-	n.sendOrLog(a.Address, out, err)
+	f, err := n.encode(n.builder.Ack(a), nil)
+	n.sendOrLog(a.Address, outgoing{frames: f, of: act}, err)
 }
 
-func (n *Node) sendStatus(a projector.SendStatus) {
-	if !backends.SendsStatus(n.dialect, a) {
+// sendStatus sends what act is.
+func (n *Node) sendStatus(a *projector.SendStatus, act projector.Action) {
+	if !backends.SendsStatus(n.dialect, *a) {
 		return
 	}
 	a.WithExt = a.WithExt && n.cfg.Extension
-	f, err := n.encode(backends.FromStatus(a), nil)
-	out := outgoing{frames: f}
-	if err == nil && a.WithExt {
+	f, err := n.encode(n.builder.Status(a), nil)
+	n.sendOrLog(a.Address, outgoing{frames: f, of: act}, err)
+}
+
+// plain is the message of an effect without the extension; nil for one that cannot
+// be said without it. Any goroutine may ask.
+func (n *Node) plain(act projector.Action) backends.Frames {
+	var f backends.Frames
+	var err error
+	switch a := act.(type) {
+	case projector.SendAck:
 		a.WithExt = false
-		out.plain, err = n.encode(backends.FromStatus(a), nil)
+		f, err = n.dialect.Encode(backends.FromAck(a))
+	case projector.SendStatus:
+		a.WithExt = false
+		f, err = n.dialect.Encode(backends.FromStatus(a))
 	}
-	n.sendOrLog(a.Address, out, err)
+	if err != nil {
+		return nil
+	}
+	return f
 }
 
 // sendOrLog: a message that could not be built is one that was lost; the core

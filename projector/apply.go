@@ -106,6 +106,7 @@ func (m *Machine) applyPeerRegistered(p *events.PeerRegistered) {
 	}
 	ep := st.Endpoints[p.Address]
 	if ep == nil || ep.Rank != rank {
+		clear(m.nodes)
 		ep = &Endpoint{Address: p.Address, at: map[RankID]bool{}}
 		st.Endpoints[p.Address] = ep
 	}
@@ -329,7 +330,7 @@ func (m *Machine) applyAck(e *events.Event, p *events.AckReceived) {
 			if pr := u.pair(RankID(e.Rank), RankID(p.To)); pr != nil && pr.Evidence == 0 {
 				pr.Evidence, pr.EvidenceAt = events.Basis_BASIS_ACKS, e.Seq
 			}
-			if len(u.missing()) == 0 {
+			if !u.owes() {
 				delete(m.st.Unsafe, u.Seq)
 			}
 		}

@@ -225,6 +225,10 @@ func (m *Machine) forget(r *PRoom) {
 // not changed in place: a caller may be walking it.
 func (st *State) leaveNumber(room uint64, key roomKey) {
 	list := st.byNumber[room]
+	if len(list) == 1 && list[0] == key {
+		delete(st.byNumber, room)
+		return
+	}
 	left := make([]roomKey, 0, len(list))
 	for _, k := range list {
 		if k != key {
@@ -338,12 +342,27 @@ func (m *Machine) askedAgain(e *events.Event, to RankID, gen *uint64) {
 
 // logOf is the log id of a decode node's present life, nil if it has none.
 func (m *Machine) logOf(node string) []byte {
-	for _, a := range sortedKeys(m.st.Endpoints) {
-		if ep := m.st.Endpoints[a]; ep.Rank.Node() == node {
-			return ep.LogID
-		}
+	if ep := m.firstOf(node); ep != nil {
+		return ep.LogID
 	}
 	return nil
+}
+
+// firstOf is a decode node's endpoint with the lowest address, nil if it has none.
+func (m *Machine) firstOf(node string) *Endpoint {
+	ep := m.nodes[node]
+	if ep != nil {
+		return ep
+	}
+	for _, o := range m.st.Endpoints {
+		if o.Rank.Node() == node && (ep == nil || o.Address < ep.Address) {
+			ep = o
+		}
+	}
+	if ep != nil {
+		m.nodes[node] = ep
+	}
+	return ep
 }
 
 // receipt finds what is remembered of a decode node's room incarnation.

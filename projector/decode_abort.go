@@ -14,9 +14,7 @@ func (m *Machine) fail(r *Room, cause events.AbortCause, reason, who string, c *
 		return
 	}
 	delete(m.checks, r.Seq)
-	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Cause: c, Payload: &events.Event_RoomFailed{RoomFailed: &events.RoomFailed{
-		Cause: cause, Reason: reason, Who: who,
-	}}})
+	seq := m.roomFailed(r.Room, r.Seq, cause, reason, who, c)
 	for _, p := range r.Pairs {
 		if p.Publish == PublishStarted { // nothing of it is published after the arming
 			m.doAfter(0, DropPublish{Room: r.Room, RoomSeq: r.Seq})
@@ -27,6 +25,13 @@ func (m *Machine) fail(r *Room, cause events.AbortCause, reason, who string, c *
 	m.arm(r, seq)
 }
 
+func (m *Machine) roomFailed(room uint64, key roomKey, cause events.AbortCause, reason, who string, c *events.Cause) uint64 {
+	e, p := m.pool.RoomFailed.New()
+	e.Room, e.RoomSeq, e.Cause = room, key, c
+	p.Cause, p.Reason, p.Who = cause, reason, who
+	return m.emit(e)
+}
+
 // arm hands out the generation and sends the ABORTs. AbortArmed is durable
 // before the first ABORT leaves (I4, F13); a room of which nothing was
 // published is released at once (release rule 3).
@@ -35,13 +40,15 @@ func (m *Machine) arm(r *Room, cause uint64) {
 		m.tryRelease(r)
 		return
 	}
-	expected := r.missing()
-	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Cause: localCause(cause), Payload: &events.Event_AbortArmed{AbortArmed: &events.AbortArmed{
-		Generation: m.st.LastGen + 1, Cause: r.Cause, Expected: expected,
-	}}})
-	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Cause: localCause(seq), Payload: &events.Event_ReleaseDeferred{ReleaseDeferred: &events.ReleaseDeferred{
-		Waiting: expected, Cause: r.Cause,
-	}}})
+	expected := m.missing(r)
+	e, armed := m.pool.AbortArmed.New()
+	e.Room, e.RoomSeq, e.Cause = r.Room, r.Seq, m.localCause(cause)
+	armed.Generation, armed.Cause, armed.Expected = m.st.LastGen+1, r.Cause, expected
+	seq := m.emit(e)
+	e, deferred := m.pool.ReleaseDeferred.New()
+	e.Room, e.RoomSeq, e.Cause = r.Room, r.Seq, m.localCause(seq)
+	deferred.Waiting, deferred.Cause = expected, r.Cause
+	m.emit(e)
 	m.resendAborts(r, "")
 	m.touch(r.Seq)
 }
@@ -54,15 +61,12 @@ const abortLogFirst = 8
 // given no evidence (of one prefill node, if node is not empty).
 func (m *Machine) resendAborts(r *Room, node string) {
 	rt := m.retries[r.Seq]
-	if rt == nil {
-		rt = &retry{}
-		m.retries[r.Seq] = rt
-	}
 	rt.attempt++
 	rt.again = false
 	if node == "" {
 		rt.at = m.now.Clock + millis(m.cfg.AbortRetry)
 	}
+	m.retries[r.Seq] = rt
 	for _, p := range r.Pairs {
 		if !p.owesEvidence() || p.CannotTell || node != "" && p.Rank.Node() != node {
 			continue
@@ -77,9 +81,10 @@ func (m *Machine) sendAbort(r *Room, p *Pair, attempt uint64) {
 		return
 	}
 	if attempt <= abortLogFirst || attempt&(attempt-1) == 0 {
-		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(p.Rank), Payload: &events.Event_AbortSent{AbortSent: &events.AbortSent{
-			Generation: r.Gen, To: string(p.To), Attempt: attempt,
-		}}})
+		e, sent := m.pool.AbortSent.New()
+		e.Room, e.RoomSeq, e.Rank = r.Room, r.Seq, string(p.Rank)
+		sent.Generation, sent.To, sent.Attempt = r.Gen, string(p.To), attempt
+		m.emit(e)
 	}
 	x := m.ext(r.Seq, m.st.Seq)
 	x.Reason = r.Reason
@@ -94,8 +99,8 @@ func (m *Machine) sendAbort(r *Room, p *Pair, attempt uint64) {
 }
 
 func (m *Machine) retryAt(r *Room) (uint64, bool) {
-	rt := m.retries[r.Seq]
-	if rt == nil {
+	rt, ok := m.retries[r.Seq]
+	if !ok {
 		return 0, false
 	}
 	for _, p := range r.Pairs {
@@ -110,8 +115,8 @@ func (m *Machine) retryAt(r *Room) (uint64, bool) {
 // counted (F10), and never creates state (C-14).
 func (m *Machine) ack(c WireAck) {
 	x, misfit := m.peerExt(c.Ext)
-	ev := &events.AckReceived{To: string(c.At)}
-	e := &events.Event{Room: c.Room, Cause: causeOf(x), Payload: &events.Event_AckReceived{AckReceived: ev}}
+	e, ev := m.pool.AckReceived.New()
+	e.Room, e.Cause, ev.To = c.Room, m.causeOf(x), string(c.At)
 	rank := c.Rank
 	if x != nil {
 		ev.Proof = x.Proof
@@ -176,8 +181,9 @@ func (m *Machine) ack(c WireAck) {
 // or with one that did not fit (wire.md 9.5): once between two retries, so that
 // two nodes never answer each other without end.
 func (m *Machine) askAgain(r *Room, p *Pair) {
-	if rt := m.retries[r.Seq]; rt != nil && !rt.again {
+	if rt, ok := m.retries[r.Seq]; ok && !rt.again {
 		rt.again = true
+		m.retries[r.Seq] = rt
 		m.sendAbort(r, p, rt.attempt)
 	}
 }

@@ -87,7 +87,7 @@ func (m *Machine) notified(c WireNotification) {
 		if p.To != c.At || p.Dummy || p.Succeeded || !p.noted.complete() || !r.AuxNoted[c.At] {
 			continue
 		}
-		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(p.Rank), Cause: localCause(seq), Payload: &events.Event_StatusReceived{
+		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(p.Rank), Cause: m.localCause(seq), Payload: &events.Event_StatusReceived{
 			StatusReceived: &events.StatusReceived{
 				Status: events.TerminalStatus_TERMINAL_STATUS_SUCCESS, Counted: true, To: string(p.To), Reason: "told by its transfer engine",
 			},

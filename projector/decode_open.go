@@ -27,7 +27,7 @@ func (m *Machine) open(c OpenRoom) {
 	for i, p := range c.Pairs {
 		r.Pairs[i].Required = p.Required
 	}
-	m.res.RoomSeq = seq
+	m.res.RoomSeq, m.res.Aux = seq, aux
 	if !c.Reserve {
 		m.publishNext(r)
 	}

@@ -67,7 +67,10 @@ func (m *Machine) tryRelease(r *Room) {
 // together (F23). The room's leases are revoked before it is told, but for an
 // unsafe release, where the key ends when the rank answers.
 func (m *Machine) release(r *Room, basis events.Basis, unsafe bool) {
-	rel := &events.Released{Pages: r.Pages, Aux: r.Aux, Basis: basis, Unsafe: unsafe}
+	e, rel := m.pool.Released.New()
+	e.Room, e.RoomSeq = r.Room, r.Seq
+	rel.Pages, rel.Aux, rel.Basis, rel.Unsafe = r.Pages, r.Aux, basis, unsafe
+	proofs := m.proofs.open()
 	for _, p := range r.Pairs {
 		if p.Publish == PublishNone {
 			continue
@@ -83,12 +86,13 @@ func (m *Machine) release(r *Room, basis events.Basis, unsafe bool) {
 			rel.Missing = append(rel.Missing, p.proto())
 			continue
 		}
-		rel.Evidence = append(rel.Evidence, &events.Evidence{
-			Rank: string(p.Rank), To: string(p.To), Basis: ev, Proof: p.Proof, Fence: p.FenceProof, Seq: at,
-		})
+		x := m.pool.Evidence()
+		x.Rank, x.To, x.Basis, x.Proof, x.Fence, x.Seq = string(p.Rank), string(p.To), ev, p.Proof, p.FenceProof, at
+		proofs = append(proofs, x)
 	}
+	rel.Evidence = m.proofs.close(proofs)
 	pairs, seq, room, pages, aux, staged := r.Pairs, r.Seq, r.Room, r.Pages, r.Aux, r.Staged
-	m.emit(&events.Event{Room: room, RoomSeq: seq, Payload: &events.Event_Released{Released: rel}})
+	m.emit(e)
 	delete(m.retries, seq)
 	for _, p := range pairs {
 		if p.Publish == PublishNone || p.Dummy || p.FenceProof != 0 {
@@ -106,7 +110,7 @@ func (m *Machine) release(r *Room, basis events.Basis, unsafe bool) {
 // ackTimedOut: the deadline is no proof (F4). What happens is policy.
 func (m *Machine) ackTimedOut(r *Room) {
 	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_AckTimedOut{AckTimedOut: &events.AckTimedOut{
-		Generation: r.Gen, Missing: r.missing(),
+		Generation: r.Gen, Missing: m.missing(r),
 	}}})
 	switch m.cfg.Policy {
 	case events.Policy_POLICY_TIMEOUT:
@@ -133,7 +137,7 @@ func (m *Machine) startFence(r *Room, p *Pair, why string, cause uint64) {
 	if p.Fencing || !p.owesEvidence() {
 		return
 	}
-	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(p.Rank), Cause: localCause(cause), Payload: &events.Event_FenceStarted{FenceStarted: &events.FenceStarted{
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(p.Rank), Cause: m.localCause(cause), Payload: &events.Event_FenceStarted{FenceStarted: &events.FenceStarted{
 		To: string(p.To), Lease: p.Lease, Why: why,
 	}}})
 	m.do(Fence{Room: r.Room, RoomSeq: r.Seq, Lease: p.Lease, Rank: p.Rank, To: p.To})
@@ -166,7 +170,7 @@ func (m *Machine) fenceResult(c FenceResult) {
 	if m.st.Rooms[r.Seq] == nil {
 		return
 	}
-	if len(r.missing()) > 0 && r.settled() { // the last of its fences has ended, and one of them has failed
+	if r.owes() && r.settled() { // the last of its fences has ended, and one of them has failed
 		m.quarantine(r, "fence_failed")
 	}
 	m.touch(c.RoomSeq)
@@ -177,7 +181,7 @@ func (m *Machine) quarantine(r *Room, cause string) {
 		return
 	}
 	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_Quarantined{Quarantined: &events.Quarantined{
-		Pages: r.Pages, Aux: r.Aux, Missing: r.missing(), Cause: cause,
+		Pages: r.Pages, Aux: r.Aux, Missing: m.missing(r), Cause: cause,
 	}}})
 }
 

@@ -11,9 +11,12 @@ import (
 // fold of these.
 func (m *Machine) landed(c Landed) {
 	r := m.st.Rooms[c.RoomSeq]
-	m.emit(&events.Event{Room: c.Room, RoomSeq: c.RoomSeq, Rank: string(c.Rank), Payload: &events.Event_WriteLanded{WriteLanded: &events.WriteLanded{
-		To: string(c.To), Lease: c.Lease, Pages: c.Pages, PageOff: c.PageOff, PageLen: c.PageLen, StagingOffset: c.StagingOffset, StagingEnd: c.StagingEnd, Aux: c.Aux, Bytes: c.Bytes, Chunk: c.Chunk, AfterRelease: r == nil && len(m.st.Unsettled) == 0,
-	}}})
+	e, p := m.pool.WriteLanded.New()
+	e.Room, e.RoomSeq, e.Rank = c.Room, c.RoomSeq, string(c.Rank)
+	p.To, p.Lease, p.Pages, p.PageOff, p.PageLen = string(c.To), c.Lease, c.Pages, c.PageOff, c.PageLen
+	p.StagingOffset, p.StagingEnd, p.Aux, p.Bytes, p.Chunk = c.StagingOffset, c.StagingEnd, c.Aux, c.Bytes, c.Chunk
+	p.AfterRelease = r == nil && len(m.st.Unsettled) == 0
+	m.emit(e)
 	if r != nil {
 		m.maybeSucceed(r)
 		m.touch(r.Seq)
@@ -58,7 +61,7 @@ func (m *Machine) copyDone(c CopyDone) {
 	if !open {
 		return
 	}
-	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Cause: localCause(c.Token), Payload: &events.Event_LocalCopyEnded{LocalCopyEnded: &events.LocalCopyEnded{
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Cause: m.localCause(c.Token), Payload: &events.Event_LocalCopyEnded{LocalCopyEnded: &events.LocalCopyEnded{
 		Token: c.Token, To: string(of.To), Failed: c.Err != "", Reason: c.Err,
 	}}})
 	if c.Err != "" {
@@ -85,11 +88,11 @@ func (m *Machine) status(c WireStatus) {
 	if c.Success {
 		ev.Status = events.TerminalStatus_TERMINAL_STATUS_SUCCESS
 	}
-	e := &events.Event{Room: c.Room, Cause: causeOf(x), Payload: &events.Event_StatusReceived{StatusReceived: ev}}
+	e := &events.Event{Room: c.Room, Cause: m.causeOf(x), Payload: &events.Event_StatusReceived{StatusReceived: ev}}
 	if x != nil {
 		ev.Drained = x.Drained
 		if x.Reason != "" && ev.Reason == "" {
-			ev.Reason = x.Reason
+			ev.Reason = m.intern(x.Reason)
 		}
 	}
 	if r == nil {
@@ -121,7 +124,7 @@ func (m *Machine) status(c WireStatus) {
 	default:
 		ev.Counted = true
 		seq := m.emit(e)
-		m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_FAILED, ev.Reason, string(p.Rank), localCause(seq))
+		m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_FAILED, ev.Reason, string(p.Rank), m.localCause(seq))
 	}
 	m.touch(r.Seq)
 }
@@ -255,7 +258,7 @@ func (r *Room) gap() string {
 			continue
 		}
 		aux[p.To] = aux[p.To] || p.AuxLanded
-		if p.landed < len(r.Pages) {
+		if int(p.landed) < len(r.Pages) {
 			return fmt.Sprintf("%d of %d pages by %s", p.landed, len(r.Pages), p.Rank)
 		}
 	}

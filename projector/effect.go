@@ -267,6 +267,8 @@ type Result struct {
 	Refused *Refusal
 	// RoomSeq is the incarnation an engine command was about, 0 if none.
 	RoomSeq uint64
+	// Aux is the row that an OpenRoom got.
+	Aux uint32
 	// Past answers a PastQuestion.
 	Past *PastAnswer
 }

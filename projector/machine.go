@@ -23,11 +23,14 @@ type Machine struct {
 	now     Instant
 	res     Result
 	parked  parked
+	pool    *events.Pool
 	events  arena[*events.Event]
 	effects arena[Effect]
+	pairs   arena[*events.Pair]
+	proofs  arena[*events.Evidence]
 	timers  timers
 	gates   map[string]bool // decode endpoints that read our extension (wire.md 9.1)
-	retries map[roomKey]*retry
+	retries map[roomKey]retry
 	rejects map[rejectKey]*reject
 	checks  map[roomKey]bool // CheckPages under way
 	badPeer map[string]string
@@ -37,6 +40,8 @@ type Machine struct {
 	marks   map[stagingRing]mark     // prefill: up to where decode's rings are free
 	limits  map[roomKey]uint64       // prefill: when a request's own time is over
 	older   bool                     // a peer has seen more of this log than it holds
+	nodes   map[string]*Endpoint     // prefill: what firstOf has found, until an endpoint is another's
+	reason  string                   // see intern
 	told    map[string]uint64        // decode node -> highest cause that a message of this life named to it
 }
 
@@ -49,7 +54,7 @@ type retry struct {
 // New makes the machine of a node with an empty log.
 func New(cfg Config) *Machine {
 	cfg.fill()
-	m := &Machine{cfg: cfg, st: newState(&cfg), parked: parked{}}
+	m := &Machine{cfg: cfg, st: newState(&cfg), parked: parked{}, pool: events.NewPool(), nodes: map[string]*Endpoint{}}
 	m.reset()
 	return m
 }
@@ -57,7 +62,7 @@ func New(cfg Config) *Machine {
 func (m *Machine) reset() {
 	m.timers = timers{}
 	m.gates = map[string]bool{}
-	m.retries = map[roomKey]*retry{}
+	m.retries = map[roomKey]retry{}
 	m.rejects = map[rejectKey]*reject{}
 	m.checks = map[roomKey]bool{}
 	m.badPeer = map[string]string{}
@@ -72,6 +77,33 @@ func (m *Machine) reset() {
 
 // Apply folds one event of the log. Events come in sequence order.
 func (m *Machine) Apply(e *events.Event) { m.apply(e) }
+
+// ReuseResults: from now on the events and lists that Step returns stay the
+// machine's own. Recycle makes them free to be used again: nobody may look at what
+// Step has returned before. What the actions of effects hold is the receiver's.
+func (m *Machine) ReuseResults() {
+	m.pool.Reuse()
+	m.events.reuse, m.effects.reuse, m.pairs.reuse, m.proofs.reuse = true, true, true, true
+}
+
+// Recycle ends the use of all that Step has returned since the last Recycle or Keep.
+func (m *Machine) Recycle() {
+	m.pool.Recycle()
+	m.rewind(false)
+}
+
+// Keep leaves all of it to those who hold it.
+func (m *Machine) Keep() {
+	m.pool.Keep()
+	m.rewind(true)
+}
+
+func (m *Machine) rewind(keep bool) {
+	m.events.rewind(keep)
+	m.effects.rewind(keep)
+	m.pairs.rewind(keep)
+	m.proofs.rewind(keep)
+}
 
 // Step takes one command and returns the events to append and what the shell
 // must do after them, in order. The same inputs give the same results, byte
@@ -261,14 +293,20 @@ func extOf(cmd Command) *Ext {
 	return nil
 }
 
-func causeOf(x *Ext) *events.Cause {
+func (m *Machine) causeOf(x *Ext) *events.Cause {
 	if x == nil || x.CauseSeq == 0 {
 		return nil
 	}
-	return &events.Cause{Node: x.Node, Seq: x.CauseSeq}
+	c := m.pool.Cause()
+	c.Node, c.Seq = x.Node, x.CauseSeq
+	return c
 }
 
-func localCause(seq uint64) *events.Cause { return &events.Cause{Seq: seq} }
+func (m *Machine) localCause(seq uint64) *events.Cause {
+	c := m.pool.Cause()
+	c.Seq = seq
+	return c
+}
 
 // ext is what every outgoing extension says of this node.
 func (m *Machine) ext(roomSeq, causeSeq uint64) Ext {

@@ -40,9 +40,15 @@ var ignoreVolatile = cmp.Options{
 	cmpopts.IgnoreFields(PRoom{}, "Awaited"), cmpopts.IgnoreFields(Pair{}, "Required"), cmpopts.IgnoreFields(State{}, "HLC"),
 }
 
-// drive steps drawn commands and checks after each what must always hold.
+// drive steps drawn commands and checks after each what must always hold. Half of
+// the machines take their results back after some of the steps: nothing that the
+// state holds may lie in them.
 func drive(t *rapid.T, cfg Config, draw func(*rapid.T) Command) {
 	m := New(cfg)
+	reuse := rapid.Bool().Draw(t, "reuse")
+	if reuse {
+		m.ReuseResults()
+	}
 	now := uint64(t0)
 	var log []*events.Event
 	lastGen := uint64(0)
@@ -74,6 +80,13 @@ func drive(t *rapid.T, cfg Config, draw func(*rapid.T) Command) {
 					t.Fatalf("a refused open (%v) left %v", res.Refused, e)
 				}
 			}
+		}
+		switch {
+		case !reuse:
+		case rapid.IntRange(0, 9).Draw(t, "keep?") == 0:
+			m.Keep()
+		case rapid.Bool().Draw(t, "recycle?"):
+			m.Recycle()
 		}
 		owned := 0
 		for i := range m.st.Pages {
@@ -108,6 +121,9 @@ func drive(t *rapid.T, cfg Config, draw func(*rapid.T) Command) {
 		step(draw(t))
 		if rapid.IntRange(0, 14).Draw(t, "restart?") == 0 {
 			m = fold(cfg, log)
+			if reuse {
+				m.ReuseResults()
+			}
 			step(Start{Boot: now, Incarnation: m.st.Incarnation + 1, LogID: make([]byte, 16)})
 		}
 	}

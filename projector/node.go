@@ -156,7 +156,7 @@ func (m *Machine) reregister(c ReRegister) {
 	seq := m.emit(&events.Event{Payload: &events.Event_MemoryUnregistered{MemoryUnregistered: &events.MemoryUnregistered{Name: c.Memory.GetName(), Reason: "registered anew"}}})
 	for _, key := range sortedKeys(m.st.Rooms) {
 		if r := m.st.Rooms[key]; r.live() {
-			m.fail(r, events.AbortCause_ABORT_CAUSE_MEMORY, "memory was registered anew", m.cfg.Node, localCause(seq))
+			m.fail(r, events.AbortCause_ABORT_CAUSE_MEMORY, "memory was registered anew", m.cfg.Node, m.localCause(seq))
 		}
 	}
 	m.emit(&events.Event{Payload: &events.Event_MemoryRegistered{MemoryRegistered: c.Memory}})

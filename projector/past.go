@@ -106,7 +106,7 @@ func (m *Machine) strange(x *Ext) (otherLog bool) {
 	}
 	if x.SeenSeq > max(m.st.LifeSince-1, m.told[x.Node]) && !m.older {
 		m.older = true // once a life: an earlier older copy does not excuse this one
-		m.emit(&events.Event{Cause: causeOf(x), Payload: &events.Event_ConfigChanged{ConfigChanged: &events.ConfigChanged{
+		m.emit(&events.Event{Cause: m.causeOf(x), Payload: &events.Event_ConfigChanged{ConfigChanged: &events.ConfigChanged{
 			Values: map[string]string{"unknown_past": "true", "why": "a peer has seen more of this log than it holds: it is an older copy"},
 		}}})
 	}

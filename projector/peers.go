@@ -60,7 +60,7 @@ func (m *Machine) rankMoved(rank RankID, cause uint64) {
 			if p.Rank != rank || p.PDLog || !p.CannotTell {
 				continue
 			}
-			m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_LOST, string(rank)+" is another process", rank.Node(), localCause(cause))
+			m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_LOST, string(rank)+" is another process", rank.Node(), m.localCause(cause))
 			if r.Outcome == OutcomeFailed && p.owesEvidence() {
 				m.cannotTell(r, p, cause)
 			}
@@ -81,7 +81,7 @@ func (m *Machine) peerRestarted(node string, boot, cause uint64) {
 		r := m.st.Rooms[key]
 		for _, p := range r.Pairs {
 			if p.Rank.Node() == node && p.Publish != PublishNone && p.Boot != 0 && p.Boot != boot && r.live() {
-				m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_LOST, node+" is in another life", node, localCause(cause))
+				m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_LOST, node+" is in another life", node, m.localCause(cause))
 			}
 		}
 	}
@@ -136,7 +136,7 @@ func (m *Machine) heartbeat(c Heartbeat) {
 			r := m.st.Rooms[key]
 			for _, pr := range r.Pairs {
 				if pr.Rank.Node() == c.Node && r.live() {
-					m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_LOST, fmt.Sprintf("%s missed %d heartbeats", c.Node, missed), c.Node, localCause(seq))
+					m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_LOST, fmt.Sprintf("%s missed %d heartbeats", c.Node, missed), c.Node, m.localCause(seq))
 				}
 			}
 		}
@@ -198,7 +198,7 @@ func (m *Machine) register(c WireRegister) {
 		return
 	}
 	reborn := p.PeerBoot != 0 && m.knewOtherLife(rank, p.PeerBoot)
-	m.emit(&events.Event{Rank: string(c.At), Cause: causeOf(c.Ext), Payload: &events.Event_PeerRegistered{PeerRegistered: p}})
+	m.emit(&events.Event{Rank: string(c.At), Cause: m.causeOf(c.Ext), Payload: &events.Event_PeerRegistered{PeerRegistered: p}})
 	if reborn || ep != nil && ep.Address != c.Address {
 		m.repeatStatus(c.At, rank, c.Address)
 	}
@@ -244,11 +244,9 @@ func (m *Machine) seeLife(addr string, x *Ext) {
 	if x == nil {
 		return
 	}
-	var old *Endpoint
-	for _, a := range sortedKeys(m.st.Endpoints) {
-		if ep := m.st.Endpoints[a]; ep.Rank.Node() == x.Node && (old == nil || a == addr) {
-			old = ep
-		}
+	old := m.st.Endpoints[addr]
+	if old == nil || old.Rank.Node() != x.Node {
+		old = m.firstOf(x.Node)
 	}
 	if old == nil || old.Boot == 0 || old.Boot == x.Boot {
 		return

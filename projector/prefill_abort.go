@@ -2,6 +2,7 @@ package projector
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/pdlog/pdlog/events"
 )
@@ -36,8 +37,9 @@ func (m *Machine) abort(c WireAbort) {
 	if r != nil && len(r.Dests) == 0 && seq != 0 && m.lostUse(c.Ext, otherLog) {
 		r = nil // a room that awaits its metadata says nothing of a use that this log may have lost
 	}
-	ev := &events.AbortReceived{To: string(ep.Rank), Address: c.Address, Generation: c.Generation, DecodeRoomSeq: seq}
-	e := &events.Event{Room: c.Room, Rank: string(c.At), Cause: causeOf(c.Ext), Payload: &events.Event_AbortReceived{AbortReceived: ev}}
+	e, ev := m.pool.AbortReceived.New()
+	e.Room, e.Rank, e.Cause = c.Room, string(c.At), m.causeOf(c.Ext)
+	ev.To, ev.Address, ev.Generation, ev.DecodeRoomSeq = string(ep.Rank), c.Address, c.Generation, seq
 	if r == nil {
 		m.abortOfReceipt(c, ep, seq, rc, e, otherLog)
 		return
@@ -58,9 +60,13 @@ func (m *Machine) abort(c WireAbort) {
 	default:
 		m.emit(e)
 	}
-	reason := "aborted by " + ep.Rank.Node()
-	if c.Ext != nil && c.Ext.Reason != "" {
-		reason = c.Ext.Reason
+	var reason string
+	switch {
+	case !r.live():
+	case c.Ext != nil && c.Ext.Reason != "":
+		reason = m.intern(c.Ext.Reason)
+	default:
+		reason = "aborted by " + ep.Rank.Node()
 	}
 	m.failP(r, events.AbortCause_ABORT_CAUSE_ABORTED, reason, string(ep.Rank)) // Failed first, then the target
 	if t = r.target(c.At, c.Address); t != nil {
@@ -68,6 +74,15 @@ func (m *Machine) abort(c WireAbort) {
 	}
 	m.settleP(r)
 	m.touchAny(r.Seq)
+}
+
+// intern is a reason in memory of its own, which rooms that end for the same one
+// share: it stays with the room, a message does not.
+func (m *Machine) intern(reason string) string {
+	if m.reason != reason {
+		m.reason = strings.Clone(reason)
+	}
+	return m.reason
 }
 
 // lowerGen: a generation that changes nothing next to the one held. An ABORT that
@@ -164,7 +179,7 @@ func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Rece
 		if pr := rc.Ranks[c.At]; pr != nil {
 			writes = pr.Writes
 		}
-		m.emit(&events.Event{Room: c.Room, RoomSeq: key, Rank: string(c.At), Payload: &events.Event_Drained{Drained: &events.Drained{Writes: writes}}})
+		m.drained(c.Room, key, c.At, writes)
 	}
 	m.sendAck(c.Room, key, c.At, ep.Rank, c.Address, c.Generation, seq, proof, repeat)
 }
@@ -198,10 +213,16 @@ func (m *Machine) answer(r *PRoom, t *Target, repeat bool) {
 		}
 	default:
 		if !pr.Drained {
-			m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(t.Rank), Payload: &events.Event_Drained{Drained: &events.Drained{Writes: pr.Writes}}})
+			m.drained(r.Room, r.Seq, t.Rank, pr.Writes)
 		}
 		m.sendAck(r.Room, r.Seq, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq, events.Proof_PROOF_DRAINED, repeat)
 	}
+}
+
+func (m *Machine) drained(room uint64, key roomKey, rank RankID, writes uint64) {
+	e, p := m.pool.Drained.New()
+	e.Room, e.RoomSeq, e.Rank, p.Writes = room, key, string(rank), writes
+	m.emit(e)
 }
 
 // uncertainOld: an open token of the rank was posted in an earlier life.
@@ -234,9 +255,10 @@ func (r *PRoom) provenEnd() bool {
 }
 
 func (m *Machine) sendAck(room uint64, key roomKey, rank, to RankID, addr string, gen *uint64, seq uint64, proof events.Proof, repeat bool) {
-	s := m.emit(&events.Event{Room: room, RoomSeq: key, Rank: string(rank), Payload: &events.Event_AckSent{AckSent: &events.AckSent{
-		To: string(to), Address: addr, Generation: gen, Proof: proof, DecodeRoomSeq: seq, Repeat: repeat,
-	}}})
+	e, p := m.pool.AckSent.New()
+	e.Room, e.RoomSeq, e.Rank = room, key, string(rank)
+	p.To, p.Address, p.Generation, p.Proof, p.DecodeRoomSeq, p.Repeat = string(to), addr, gen, proof, seq, repeat
+	s := m.emit(e)
 	x := m.extTo(to.Node(), seq, s)
 	x.Proof = proof
 	if proof == events.Proof_PROOF_NEVER_SEEN {

@@ -109,13 +109,14 @@ func (m *Machine) post(r *PRoom, c SendChunk) {
 	}
 	for i, d := range dests {
 		token := m.st.Seq + 1
-		posted := &events.ChunkPosted{
-			Token: token, Chunk: c.Chunk, To: string(d.To), Pages: pages[i], SourcePages: c.SourcePages, Last: c.Last, Bytes: c.Bytes,
-		}
+		e, posted := m.pool.ChunkPosted.New()
+		e.Room, e.RoomSeq, e.Rank = r.Room, r.Seq, string(c.Rank)
+		posted.Token, posted.Chunk, posted.To, posted.Last, posted.Bytes = token, c.Chunk, string(d.To), c.Last, c.Bytes
+		posted.Pages, posted.SourcePages = pages[i], c.SourcePages
 		if a := places[i]; a != nil {
 			posted.StagingOffset, posted.StagingEnd, posted.First = a.offset, a.end, firsts[i]
 		}
-		m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(c.Rank), Payload: &events.Event_ChunkPosted{ChunkPosted: posted}})
+		m.emit(e)
 		w := PostWrite{
 			Token: token, Room: r.Room, RoomSeq: r.Seq, Rank: c.Rank, To: d.To, Address: d.Address, Session: d.Session,
 			Chunk: c.Chunk, Pages: pages[i], SourcePages: c.SourcePages, Last: c.Last, Keys: d.Keys,
@@ -151,13 +152,18 @@ func (m *Machine) writeDone(c WriteDone) {
 	if t == nil {
 		return
 	}
-	e := &events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(t.Rank), Cause: localCause(t.ID)}
+	ended := func() *events.Event {
+		return &events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(t.Rank), Cause: m.localCause(t.ID)}
+	}
 	switch {
 	case c.Outcome == WriteCompleted && !t.Uncertain:
-		e.Payload = &events.Event_ChunkCompleted{ChunkCompleted: &events.ChunkCompleted{Token: t.ID, Chunk: t.Chunk, To: string(t.To), Bytes: t.Bytes}}
+		e, p := m.pool.ChunkCompleted.New()
+		e.Room, e.RoomSeq, e.Rank, e.Cause = r.Room, r.Seq, string(t.Rank), m.localCause(t.ID)
+		p.Token, p.Chunk, p.To, p.Bytes = t.ID, t.Chunk, string(t.To), t.Bytes
 		m.emit(e)
 		m.stagingReady(r, t)
 	case c.Outcome == WriteFailed && !t.Uncertain:
+		e := ended()
 		e.Payload = &events.Event_ChunkFailed{ChunkFailed: &events.ChunkFailed{Token: t.ID, Chunk: t.Chunk, To: string(t.To), Reason: c.Reason, Proven: true}}
 		m.emit(e)
 		m.failP(r, events.AbortCause_ABORT_CAUSE_TRANSFER_FAILED, fmt.Sprintf("chunk %d to %s: %s", t.Chunk, t.To, c.Reason), m.cfg.Node)
@@ -174,6 +180,7 @@ func (m *Machine) writeDone(c WriteDone) {
 		case WriteFailed:
 			how, landed = c.Reason, false
 		}
+		e := ended()
 		e.Payload = &events.Event_ChunkDrained{ChunkDrained: &events.ChunkDrained{Token: t.ID, Chunk: t.Chunk, To: string(t.To), How: how, Landed: landed}}
 		m.emit(e)
 	}
@@ -184,7 +191,7 @@ func (m *Machine) writeDone(c WriteDone) {
 }
 
 func (m *Machine) uncertain(r *PRoom, t *Token, why string) {
-	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(t.Rank), Cause: localCause(t.ID), Payload: &events.Event_ChunkUncertain{ChunkUncertain: &events.ChunkUncertain{
+	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Rank: string(t.Rank), Cause: m.localCause(t.ID), Payload: &events.Event_ChunkUncertain{ChunkUncertain: &events.ChunkUncertain{
 		Token: t.ID, Chunk: t.Chunk, To: string(t.To), Reason: why,
 	}}})
 }

@@ -2,6 +2,7 @@ package projector
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/pdlog/pdlog/events"
 )
@@ -151,7 +152,7 @@ func (m *Machine) metadata(c WireMetadata) {
 	if r != nil {
 		key = r.Seq
 	}
-	s := m.emit(&events.Event{Room: c.Room, RoomSeq: key, Rank: string(c.At), Cause: causeOf(c.Ext), Payload: &events.Event_MetadataReceived{MetadataReceived: &events.MetadataReceived{
+	s := m.emit(&events.Event{Room: c.Room, RoomSeq: key, Rank: string(c.At), Cause: m.causeOf(c.Ext), Payload: &events.Event_MetadataReceived{MetadataReceived: &events.MetadataReceived{
 		To: string(ep.Rank), Address: c.Address, DecodeRoomSeq: seq, DecodeNode: node, Pages: c.Pages, Aux: c.Aux, Dummy: c.Dummy,
 		RequiredDstInfoNum: c.Required, DecodePrefixLen: c.PrefixLen, WriteKeys: keysOf(c.Ext), DecodeBoot: boot, DecodeLogId: logID, Session: c.Session,
 	}}})
@@ -323,10 +324,10 @@ func (m *Machine) failP(r *PRoom, cause events.AbortCause, reason, who string) {
 	}
 	delete(m.limits, r.Seq)
 	delete(m.staging, r.Seq)
-	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomFailed{RoomFailed: &events.RoomFailed{Cause: cause, Reason: reason, Who: who}}})
+	seq := m.roomFailed(r.Room, r.Seq, cause, reason, who, nil)
 	m.doAfter(seq, Tell{Kind: TellFailed, Room: r.Room, RoomSeq: r.Seq, Cause: cause, Reason: reason, Who: who})
 	m.do(SealRoom{Room: r.Room, RoomSeq: r.Seq})
-	for _, q := range append([]queued(nil), r.Queue...) {
+	for _, q := range slices.Clone(r.Queue) {
 		m.skip(r, q.cmd, "the room has ended")
 	}
 	for _, d := range r.Dests {
@@ -359,7 +360,9 @@ func (m *Machine) settleP(r *PRoom) {
 		}
 	}
 	if len(r.Tokens) == 0 && !r.SourceFree {
-		seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_SourceReleased{SourceReleased: &events.SourceReleased{}}})
+		e, _ := m.pool.SourceReleased.New()
+		e.Room, e.RoomSeq = r.Room, r.Seq
+		seq := m.emit(e)
 		m.doAfter(seq, Tell{Kind: TellSourceReleased, Room: r.Room, RoomSeq: r.Seq})
 	}
 }
@@ -417,11 +420,14 @@ func (r *PRoom) allHere() bool {
 
 // ranks lists the local ranks that hold a destination, in order.
 func (r *PRoom) ranks() []RankID {
-	set := map[RankID]bool{}
+	var out []RankID
 	for _, d := range r.Dests {
-		set[d.Rank] = true
+		if !slices.Contains(out, d.Rank) {
+			out = append(out, d.Rank)
+		}
 	}
-	return sortedKeys(set)
+	slices.Sort(out)
+	return out
 }
 
 func (r *PRoom) dummyRank(rank RankID) bool {

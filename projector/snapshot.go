@@ -48,6 +48,7 @@ func (m *Machine) Restore(b []byte) error {
 	}
 	m.st.index()
 	m.parked = parkedIn(m.st)
+	clear(m.nodes)
 	return nil
 }
 

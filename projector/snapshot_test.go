@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -160,7 +161,8 @@ func TestSnapshotHoldsEveryField(t *testing.T) {
 // of what it holds.
 var derived = []string{"State.free", "State.auxFree", "State.tokens", "State.byNumber", "State.Receipts", "Room.timer", "PRoom.timer"}
 
-// shape writes the fields and types below t, in order.
+// shape writes the fields and types below t, by name: where a field stands in
+// memory is not in a snapshot.
 func shape(w io.Writer, t reflect.Type, seen map[reflect.Type]bool) {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array:
@@ -173,12 +175,14 @@ func shape(w io.Writer, t reflect.Type, seen map[reflect.Type]bool) {
 			return
 		}
 		seen[t] = true
-		for i := range t.NumField() {
-			if slices.Contains(derived, t.Name()+"."+t.Field(i).Name) {
+		fields := reflect.VisibleFields(t)
+		slices.SortFunc(fields, func(a, b reflect.StructField) int { return strings.Compare(a.Name, b.Name) })
+		for _, f := range fields {
+			if slices.Contains(derived, t.Name()+"."+f.Name) {
 				continue
 			}
-			fmt.Fprintf(w, "%s.%s %s\n", t, t.Field(i).Name, t.Field(i).Type)
-			shape(w, t.Field(i).Type, seen)
+			fmt.Fprintf(w, "%s.%s %s\n", t, f.Name, f.Type)
+			shape(w, f.Type, seen)
 		}
 	}
 }
@@ -186,7 +190,7 @@ func shape(w io.Writer, t reflect.Type, seen map[reflect.Type]bool) {
 // A State of another shape is another snapshot: whoever changes it raises
 // snapshotVersion, and puts the sum here that the failure prints.
 func TestSnapshotVersionFollowsTheState(t *testing.T) {
-	const version, sum = 7, 0x291c0bc9
+	const version, sum = 7, 0x7b46d95d
 	h := fnv.New32a()
 	shape(h, reflect.TypeFor[State](), map[reflect.Type]bool{})
 	if have := h.Sum32(); have != sum || snapshotVersion != version {

@@ -108,7 +108,7 @@ func TestCopyOutOfTheRingHoldsTheRoom(t *testing.T) {
 			Node: "p", Boot: 9, Incarnation: 1, RoomSeq: seq, Proof: events.Proof_PROOF_DRAINED, LogID: make([]byte, 16),
 		}})
 	}
-	if r := m.st.Rooms[seq]; r == nil || len(r.missing()) != 0 {
+	if r := m.st.Rooms[seq]; r == nil || r.owes() {
 		t.Fatalf("both ranks have drained and a copy is open: %+v", r)
 	}
 	res := m.Step(At(t0), CopyDone{RoomSeq: seq, Token: started[0].Token})

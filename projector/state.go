@@ -102,68 +102,69 @@ const (
 	PublishFailed
 )
 
-// Room is one incarnation of a room on a decode node.
+// Room is one incarnation of a room on a decode node. A node may hold a million:
+// the fields of Room and Pair stand in the order that packs best.
 type Room struct {
 	Room        uint64
 	Seq         roomKey
 	Pages       []uint32
-	Aux         uint32
 	Pairs       []*Pair
-	ReserveOnly bool
 	OpenedAt    uint64
 	Until       uint64 // the request's own limit; 0 = none
 	PublishedAt uint64
 	LandedAt    uint64
-	Outcome     Outcome
-	Cause       events.AbortCause
-	Reason      string
 	Gen         uint64
 	ArmedAt     uint64
+	CoveredAt   uint64 // seq of CoverageCompleted
+	FailedSeq   uint64
+	Reason      string
+	RequestID   string
+	TraceID     string
+	Staged      []*Staged            // chunks that have a part of a staging ring
+	Copies      map[uint64]LocalCopy // open copies of our own into the room's memory
+	AuxCopied   map[RankID]bool      // decode ranks whose aux row came as a message
+	AuxNoted    map[RankID]bool      // decode ranks to whom a transfer engine told that the aux row has landed
+	Aux         uint32
+	Cause       events.AbortCause
+	Outcome     Outcome
+	ReserveOnly bool
 	TimedOut    bool
 	Quarantined bool
 	Covered     bool
-	CoveredAt   uint64 // seq of CoverageCompleted
 	Finished    bool
-	RequestID   string
-	TraceID     string
-	FailedSeq   uint64
-	Copies      map[uint64]LocalCopy // open copies of our own into the room's memory
-	Staged      []*Staged            // chunks that have a part of a staging ring
-	AuxCopied   map[RankID]bool      // decode ranks whose aux row came as a message
-	AuxNoted    map[RankID]bool      // decode ranks to whom a transfer engine told that the aux row has landed
 
 	timer uint64 // of the present life: when its entry in the heap is due
 }
 
 // Pair is one prefill rank and one local decode rank of a room.
 type Pair struct {
-	Rank     RankID
-	To       RankID
-	WireID   uint32
-	Dummy    bool
-	Required uint32
-
-	Publish   Publish
+	Rank      RankID
+	To        RankID
 	Lease     uint64
 	PublishAt uint64 // deadline clock, ms
-	PDLog     bool
 	Boot      uint64
 	Inc       uint64
 	LogSince  uint64
 	LogID     []byte
-	Fence     events.FenceKind
 
-	bits      []uint64 // landed pages, by place in the room's list
-	landed    int
-	AuxLanded bool
-	Succeeded bool   // reported success
-	SuccessAt uint64 // seq of that report
-	noted     *noted // what its transfer engine has told
+	bits       []uint64 // landed pages, by place in the room's list
+	noted      *noted   // what its transfer engine has told
+	SuccessAt  uint64   // seq of its report of success
+	EvidenceAt uint64   // seq
+	landed     int32
 
+	WireID     uint32
+	Required   uint32
+	Fence      events.FenceKind
 	Evidence   events.Basis
 	Proof      events.Proof
 	FenceProof events.FenceKind
-	EvidenceAt uint64 // seq
+
+	Publish    Publish
+	Dummy      bool
+	PDLog      bool
+	AuxLanded  bool
+	Succeeded  bool // reported success
 	Fencing    bool
 	CannotTell bool // its answer would prove nothing: it said so, or it is another process now
 }
@@ -388,14 +389,27 @@ func (p *Pair) cover(i, n int) {
 	}
 }
 
-func (r *Room) missing() []*events.Pair {
-	var out []*events.Pair
+// owes: evidence of a pair is missing.
+func (r *Room) owes() bool {
 	for _, p := range r.Pairs {
 		if p.owesEvidence() {
-			out = append(out, p.proto())
+			return true
 		}
 	}
-	return out
+	return false
+}
+
+// missing lists the pairs that owe evidence.
+func (m *Machine) missing(r *Room) []*events.Pair {
+	out := m.pairs.open()
+	for _, p := range r.Pairs {
+		if p.owesEvidence() {
+			x := m.pool.Pair()
+			x.Rank, x.To, x.WireId, x.Dummy = string(p.Rank), string(p.To), p.WireID, p.Dummy
+			out = append(out, x)
+		}
+	}
+	return m.pairs.close(out)
 }
 
 func (p *Pair) proto() *events.Pair {

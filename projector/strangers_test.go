@@ -38,7 +38,7 @@ func TestAckCountsForItsGenerationRankAndEndpointAlone(t *testing.T) {
 		if len(res.Events) != 1 || res.Events[0].GetAckReceived().GetCounted() || res.Events[0].GetAckReceived().GetWhy() != c.why {
 			t.Errorf("%s: %v", name, res.Events)
 		}
-		if n := len(r.missing()); n != 2 {
+		if n := len(m.missing(r)); n != 2 {
 			t.Errorf("%s: %d of 2 ranks are missing", name, n)
 		}
 	}

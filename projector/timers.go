@@ -1,7 +1,5 @@
 package projector
 
-import "container/heap"
-
 // timers is a lazy heap of room deadlines: an entry may be stale, and the
 // room's true deadline is computed when it comes up.
 type timers struct{ h timerHeap }
@@ -11,26 +9,47 @@ type timerEntry struct {
 	key roomKey
 }
 
+// timerHeap is container/heap's, without a box for each entry.
 type timerHeap []timerEntry
 
-func (h timerHeap) Len() int { return len(h) }
-func (h timerHeap) Less(i, j int) bool {
+func (h timerHeap) less(i, j int) bool {
 	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].key < h[j].key
 }
-func (h timerHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
-// Push implements heap.Interface.
-func (h *timerHeap) Push(x any) { *h = append(*h, x.(timerEntry)) } //nolint:forcetypeassert // ours
-
-// Pop implements heap.Interface.
-func (h *timerHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return e
+func (t *timers) push(key roomKey, at uint64) {
+	t.h = append(t.h, timerEntry{at: at, key: key})
+	h := t.h
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !h.less(i, up) {
+			break
+		}
+		h[i], h[up] = h[up], h[i]
+		i = up
+	}
 }
 
-func (t *timers) push(key roomKey, at uint64) { heap.Push(&t.h, timerEntry{at: at, key: key}) }
+func (t *timers) pop() timerEntry {
+	h := t.h
+	first, last := h[0], len(h)-1
+	h[0] = h[last]
+	h = h[:last]
+	t.h = h
+	for i := 0; ; {
+		least := 2*i + 1
+		if least >= last {
+			return first
+		}
+		if right := least + 1; right < last && h.less(right, least) {
+			least = right
+		}
+		if !h.less(least, i) {
+			return first
+		}
+		h[i], h[least] = h[least], h[i]
+		i = least
+	}
+}
 
 // NextDeadline is when Step(Tick) has to be called at the latest, on the
 // deadline clock in unix ms; false when nothing waits for time. It may be
@@ -83,7 +102,7 @@ func (m *Machine) deadline(key roomKey) (uint64, bool) {
 // that its next deadline lies later, or it has none.
 func (m *Machine) fire() {
 	for len(m.timers.h) > 0 && m.timers.h[0].at <= m.now.Clock {
-		e := heap.Pop(&m.timers.h).(timerEntry) //nolint:forcetypeassert // ours
+		e := m.timers.pop()
 		at, ok := m.deadline(e.key)
 		if !ok {
 			m.clearTimer(e.key)
