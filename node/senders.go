@@ -145,9 +145,14 @@ func (s *senders) close() {
 // link is a sender's socket; it is made at the first message and made anew
 // after its connection has dropped.
 type link struct {
-	soc   pusher
-	stuck bool // the last message was not taken in time
+	soc    pusher
+	stuck  bool      // the last message was not taken in time
+	looked time.Time // when it was last seen to be connected
 }
+
+// lookEvery is how long a connection counts as seen: to ask the socket for each
+// message of a crowd costs as much as to send it.
+const lookEvery = time.Millisecond
 
 func (s *senders) run(p *sender) {
 	var l link
@@ -186,7 +191,11 @@ func (s *senders) run(p *sender) {
 // checkDrop closes a socket whose connection has ended, and says so: the gate
 // of wire.md 9.1 closes with it.
 func (s *senders) checkDrop(p *sender, l *link) bool {
-	if l.soc == nil || !l.soc.Dropped() {
+	if l.soc == nil {
+		return false
+	}
+	if !l.soc.Dropped() {
+		l.looked = time.Now()
 		return false
 	}
 	s.closeLink(l, 0)
@@ -216,7 +225,7 @@ func (s *senders) deliver(p *sender, l *link, m *outgoing) {
 
 func (s *senders) push(p *sender, l *link, m *outgoing) error {
 	f := m.frames
-	if s.checkDrop(p, l) && m.of != nil {
+	if time.Since(l.looked) > lookEvery && s.checkDrop(p, l) && m.of != nil {
 		if plain := s.plain(m.of); plain != nil {
 			f = plain // decided before the drop was known; the next message is decided after it
 		}
