@@ -175,7 +175,7 @@ func (m *Machine) applyDecode(e *events.Event) {
 		for _, pp := range p.RoomOpened.Pairs {
 			r.Pairs = append(r.Pairs, &Pair{Rank: RankID(pp.Rank), To: RankID(pp.To), WireID: pp.WireId, Dummy: pp.Dummy})
 		}
-		st.Rooms[r.Seq] = r
+		st.Rooms[r.Seq], m.hot = r, r
 		st.Current[r.Room] = r.Seq
 		st.byNumber[r.Room] = append(st.byNumber[r.Room], r.Seq)
 		m.learn(e, r)
@@ -189,7 +189,7 @@ func (m *Machine) applyDecode(e *events.Event) {
 			return
 		}
 	}
-	r := st.Rooms[e.RoomSeq]
+	r := m.room(e.RoomSeq)
 	if r == nil {
 		return
 	}
@@ -324,7 +324,7 @@ func (m *Machine) applyLanded(e *events.Event, r *Room, p *events.WriteLanded) {
 }
 
 func (m *Machine) applyAck(e *events.Event, p *events.AckReceived) {
-	r := m.st.Rooms[e.RoomSeq]
+	r := m.room(e.RoomSeq)
 	if r == nil {
 		if u := m.st.Unsafe[e.RoomSeq]; u != nil && p.Generation == u.Gen {
 			if pr := u.pair(RankID(e.Rank), RankID(p.To)); pr != nil && pr.Evidence == 0 {
@@ -383,6 +383,7 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 		}
 	}
 	delete(st.Rooms, r.Seq)
+	m.hot = nil
 	st.leaveNumber(r.Room, r.Seq)
 	if p.Unsafe {
 		st.Unsafe[r.Seq] = r

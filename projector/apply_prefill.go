@@ -8,7 +8,7 @@ func (m *Machine) applyPrefill(e *events.Event) {
 	st := m.st
 	switch p := e.Payload.(type) {
 	case *events.Event_RoomOpened:
-		r := st.PRooms[e.RoomSeq]
+		r := m.proom(e.RoomSeq)
 		if r == nil {
 			r = m.newPRoom(e)
 		}
@@ -27,7 +27,7 @@ func (m *Machine) applyPrefill(e *events.Event) {
 		m.dropReceipt()
 		return
 	}
-	r := st.PRooms[e.RoomSeq]
+	r := m.proom(e.RoomSeq)
 	if r == nil {
 		m.applyToReceipt(e)
 		return
@@ -147,14 +147,14 @@ func (m *Machine) newPRoom(e *events.Event) *PRoom {
 		Room: e.Room, Seq: e.RoomSeq, Life: e.Incarnation, OpenedAt: e.Clock(), ActiveAt: e.Clock(),
 		Tokens: map[uint64]*Token{}, Ranks: map[RankID]*PRank{},
 	}
-	m.st.PRooms[r.Seq] = r
+	m.st.PRooms[r.Seq], m.phot = r, r
 	m.st.PCurrent[r.Room] = r.Seq
 	m.st.byNumber[r.Room] = append(m.st.byNumber[r.Room], r.Seq)
 	return r
 }
 
 func (m *Machine) applyMetadata(e *events.Event, p *events.MetadataReceived) {
-	r := m.st.PRooms[e.RoomSeq]
+	r := m.proom(e.RoomSeq)
 	if r == nil {
 		r = m.newPRoom(e)
 	}
@@ -214,6 +214,7 @@ func (m *Machine) forget(r *PRoom) {
 		}
 	}
 	delete(st.PRooms, r.Seq)
+	m.phot = nil
 	st.leaveNumber(r.Room, r.Seq)
 	if st.PCurrent[r.Room] == r.Seq {
 		delete(st.PCurrent, r.Room)

@@ -192,7 +192,7 @@ func (m *Machine) askAgain(r *Room, p *Pair) {
 // with its generation, or the number's newest.
 func (m *Machine) ackRoom(c WireAck, x *Ext) *Room {
 	if x != nil && x.RoomSeq != 0 {
-		if r := m.st.Rooms[x.RoomSeq]; r != nil && r.Room == c.Room {
+		if r := m.room(x.RoomSeq); r != nil && r.Room == c.Room {
 			return r
 		}
 		return nil

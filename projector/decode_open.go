@@ -23,7 +23,7 @@ func (m *Machine) open(c OpenRoom) {
 	}
 	m.emit(&events.Event{Room: c.Room, RoomSeq: seq, Payload: &events.Event_RoomOpened{RoomOpened: opened}})
 	m.emit(&events.Event{Room: c.Room, RoomSeq: seq, Payload: &events.Event_PagesReserved{PagesReserved: &events.PagesReserved{Pages: c.Pages, Aux: aux}}})
-	r := m.st.Rooms[seq]
+	r := m.room(seq)
 	for i, p := range c.Pairs {
 		r.Pairs[i].Required = p.Required
 	}
@@ -176,7 +176,7 @@ func (r *Room) required(rank RankID) uint32 {
 }
 
 func (m *Machine) publishResult(c PublishResult) {
-	r := m.st.Rooms[c.RoomSeq]
+	r := m.room(c.RoomSeq)
 	if r == nil {
 		return
 	}
@@ -197,4 +197,13 @@ func (m *Machine) publishResult(c PublishResult) {
 	m.touch(r.Seq)
 }
 
-func (m *Machine) current(room uint64) *Room { return m.st.Rooms[m.st.Current[room]] }
+func (m *Machine) current(room uint64) *Room { return m.room(m.st.Current[room]) }
+
+// room is an incarnation in the table, nil if it is not there. A step asks for the
+// same one again and again.
+func (m *Machine) room(key roomKey) *Room {
+	if m.hot == nil || m.hot.Seq != key {
+		m.hot = m.st.Rooms[key]
+	}
+	return m.hot
+}

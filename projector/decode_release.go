@@ -33,7 +33,7 @@ func (m *Machine) finishRoom(r *Room, reason string) {
 // tryRelease applies the release rule (events.md): every pair that was
 // published has evidence on the log.
 func (m *Machine) tryRelease(r *Room) {
-	if m.st.Rooms[r.Seq] == nil || len(r.Copies) > 0 { // a copy of our own is a write like any other
+	if m.room(r.Seq) == nil || len(r.Copies) > 0 { // a copy of our own is a write like any other
 		return
 	}
 	switch r.Outcome {
@@ -144,7 +144,7 @@ func (m *Machine) startFence(r *Room, p *Pair, why string, cause uint64) {
 }
 
 func (m *Machine) fenceResult(c FenceResult) {
-	r := m.st.Rooms[c.RoomSeq]
+	r := m.room(c.RoomSeq)
 	if r == nil {
 		return
 	}
@@ -167,7 +167,7 @@ func (m *Machine) fenceResult(c FenceResult) {
 		e.Payload = &events.Event_FenceFailed{FenceFailed: &events.FenceFailed{To: string(p.To), Lease: c.Lease, Reason: c.Reason}}
 		m.emit(e)
 	}
-	if m.st.Rooms[r.Seq] == nil {
+	if m.room(r.Seq) == nil {
 		return
 	}
 	if r.owes() && r.settled() { // the last of its fences has ended, and one of them has failed

@@ -10,7 +10,7 @@ import (
 // landed records a write that our provider placed. The room's coverage is a
 // fold of these.
 func (m *Machine) landed(c Landed) {
-	r := m.st.Rooms[c.RoomSeq]
+	r := m.room(c.RoomSeq)
 	e, p := m.pool.WriteLanded.New()
 	e.Room, e.RoomSeq, e.Rank = c.Room, c.RoomSeq, string(c.Rank)
 	p.To, p.Lease, p.Pages, p.PageOff, p.PageLen = string(c.To), c.Lease, c.Pages, c.PageOff, c.PageLen
@@ -53,7 +53,7 @@ func (m *Machine) auxArrived(c AuxArrived) {
 }
 
 func (m *Machine) copyDone(c CopyDone) {
-	r := m.st.Rooms[c.RoomSeq]
+	r := m.room(c.RoomSeq)
 	if r == nil {
 		return
 	}
@@ -133,7 +133,7 @@ func (m *Machine) status(c WireStatus) {
 // room_seq if it names one, else the number's newest.
 func (m *Machine) roomOfMessage(room uint64, x *Ext) (r *Room, known bool) {
 	if x != nil && x.RoomSeq != 0 {
-		if r := m.st.Rooms[x.RoomSeq]; r != nil && r.Room == room {
+		if r := m.room(x.RoomSeq); r != nil && r.Room == room {
 			return r, true
 		}
 		return nil, m.st.Known[room] != nil
@@ -277,7 +277,7 @@ func (m *Machine) succeed(r *Room) {
 
 func (m *Machine) pagesChecked(c PagesChecked) {
 	delete(m.checks, c.RoomSeq)
-	r := m.st.Rooms[c.RoomSeq]
+	r := m.room(c.RoomSeq)
 	if r == nil || !r.live() {
 		return
 	}
@@ -370,7 +370,7 @@ func (m *Machine) roomDue(r *Room) {
 		if !r.TimedOut && r.ArmedAt+millis(m.cfg.AckTimeout) <= m.now.Clock {
 			m.ackTimedOut(r)
 		}
-		if at, ok := m.retryAt(r); ok && at <= m.now.Clock && m.st.Rooms[r.Seq] != nil {
+		if at, ok := m.retryAt(r); ok && at <= m.now.Clock && m.room(r.Seq) != nil {
 			m.resendAborts(r, "")
 		}
 	}

@@ -40,6 +40,8 @@ type Machine struct {
 	marks   map[stagingRing]mark     // prefill: up to where decode's rings are free
 	limits  map[roomKey]uint64       // prefill: when a request's own time is over
 	older   bool                     // a peer has seen more of this log than it holds
+	hot     *Room                    // the one that was asked for last; see room
+	phot    *PRoom                   // the same of prefill
 	nodes   map[string]*Endpoint     // prefill: what firstOf has found, until an endpoint is another's
 	reason  string                   // see intern
 	told    map[string]uint64        // decode node -> highest cause that a message of this life named to it

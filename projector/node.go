@@ -60,7 +60,7 @@ func (m *Machine) start(c Start) {
 }
 
 func (m *Machine) touchAny(key roomKey) {
-	if m.st.Rooms[key] != nil || m.st.PRooms[key] != nil {
+	if m.room(key) != nil || m.proom(key) != nil {
 		m.touch(key)
 	}
 }

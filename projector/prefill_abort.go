@@ -117,7 +117,7 @@ func (m *Machine) abortRoomOf(room uint64, node string, logID []byte, seq uint64
 		return nil, nil
 	}
 	for i := len(keys) - 1; i >= 0; i-- {
-		r := m.st.PRooms[keys[i]]
+		r := m.proom(keys[i])
 		for _, d := range r.Dests {
 			if d.Node == node && d.RoomSeq == seq && sameLog(d.LogID, logID) {
 				return r, nil

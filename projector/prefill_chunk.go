@@ -198,7 +198,7 @@ func (m *Machine) uncertain(r *PRoom, t *Token, why string) {
 
 func (m *Machine) token(id uint64) (*PRoom, *Token) {
 	if key, ok := m.st.tokens[id]; ok {
-		if r := m.st.PRooms[key]; r != nil {
+		if r := m.proom(key); r != nil {
 			return r, r.Tokens[id]
 		}
 	}

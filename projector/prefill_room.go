@@ -7,7 +7,15 @@ import (
 	"github.com/pdlog/pdlog/events"
 )
 
-func (m *Machine) pcurrent(room uint64) *PRoom { return m.st.PRooms[m.st.PCurrent[room]] }
+func (m *Machine) pcurrent(room uint64) *PRoom { return m.proom(m.st.PCurrent[room]) }
+
+// proom is room on a prefill node.
+func (m *Machine) proom(key roomKey) *PRoom {
+	if m.phot == nil || m.phot.Seq != key {
+		m.phot = m.st.PRooms[key]
+	}
+	return m.phot
+}
 
 // await: the engine has the request (or its first chunk) and waits for
 // metadata.
@@ -156,7 +164,7 @@ func (m *Machine) metadata(c WireMetadata) {
 		To: string(ep.Rank), Address: c.Address, DecodeRoomSeq: seq, DecodeNode: node, Pages: c.Pages, Aux: c.Aux, Dummy: c.Dummy,
 		RequiredDstInfoNum: c.Required, DecodePrefixLen: c.PrefixLen, WriteKeys: keysOf(c.Ext), DecodeBoot: boot, DecodeLogId: logID, Session: c.Session,
 	}}})
-	r = m.st.PRooms[key]
+	r = m.proom(key)
 	if r.ready(c.At) {
 		m.doAfter(s, Tell{Kind: TellReady, Room: r.Room, RoomSeq: r.Seq, Who: string(c.At), Pages: c.Pages})
 		m.flush(r, c.At)
@@ -345,7 +353,7 @@ func (m *Machine) failP(r *PRoom, cause events.AbortCause, reason, who string) {
 // settleP draws the consequences when a room may have ended or drained: every
 // path that closes a token or ends a room comes through here (F8).
 func (m *Machine) settleP(r *PRoom) {
-	if m.st.PRooms[r.Seq] == nil {
+	if m.proom(r.Seq) == nil {
 		return
 	}
 	if r.live() {
@@ -502,7 +510,7 @@ func (m *Machine) clear(c ClearRoom) {
 }
 
 func (m *Machine) clearRoom(r *PRoom) {
-	if r.Cleared || m.st.PRooms[r.Seq] == nil {
+	if r.Cleared || m.proom(r.Seq) == nil {
 		return
 	}
 	m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_RoomCleared{RoomCleared: &events.RoomCleared{}}})

@@ -49,6 +49,7 @@ func (m *Machine) Restore(b []byte) error {
 	m.st.index()
 	m.parked = parkedIn(m.st)
 	clear(m.nodes)
+	m.hot, m.phot = nil, nil
 	return nil
 }
 

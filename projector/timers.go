@@ -82,17 +82,17 @@ func (m *Machine) touch(key roomKey) {
 }
 
 func (m *Machine) timerSlot(key roomKey) *uint64 {
-	if r := m.st.Rooms[key]; r != nil {
+	if r := m.room(key); r != nil {
 		return &r.timer
 	}
-	return &m.st.PRooms[key].timer
+	return &m.proom(key).timer
 }
 
 func (m *Machine) deadline(key roomKey) (uint64, bool) {
-	if r := m.st.Rooms[key]; r != nil {
+	if r := m.room(key); r != nil {
 		return m.roomDeadline(r)
 	}
-	if r := m.st.PRooms[key]; r != nil {
+	if r := m.proom(key); r != nil {
 		return m.proomDeadline(r)
 	}
 	return 0, false
@@ -117,9 +117,9 @@ func (m *Machine) fire() {
 			m.touch(e.key)
 			continue
 		}
-		if r := m.st.Rooms[e.key]; r != nil {
+		if r := m.room(e.key); r != nil {
 			m.roomDue(r)
-		} else if r := m.st.PRooms[e.key]; r != nil {
+		} else if r := m.proom(e.key); r != nil {
 			m.proomDue(r)
 		}
 		if at, ok := m.deadline(e.key); ok && at <= m.now.Clock {
@@ -133,7 +133,7 @@ func (m *Machine) fire() {
 }
 
 func (m *Machine) clearTimer(key roomKey) {
-	if m.st.Rooms[key] != nil || m.st.PRooms[key] != nil {
+	if m.room(key) != nil || m.proom(key) != nil {
 		*m.timerSlot(key) = 0
 	}
 }
