@@ -11,14 +11,15 @@
 // the device nothing, a key works on a new queue pair as on the old one, and
 // closing it touches no other lease.
 //
-// Revoke is LOCAL_INV of the windows, and its completion the evidence (hard): the
-// device lets nothing land under that key any more, also of a write that was part
-// way in. Where LOCAL_INV can not complete, because the queue pair is broken or
-// the device has no windows, the windows are destroyed and the registration below
-// them is (DEREG_MR), which needs no queue pair. A queue pair in error and access
-// flags of 0 ([QP.Fail], [QP.AccessOff]) are no evidence: Soft-RoCE of Linux 6.1
-// may finish the one packet that it is copying, up to 4096 bytes, after they have
-// returned.
+// Revoke is LOCAL_INV of the windows, so that the device refuses what comes from
+// then on, and then DEREG_MR: the windows are destroyed and the registration
+// below them is, which is the evidence (hard). It needs no queue pair, so it works
+// for a broken one and where the device has no windows, and a device lets go of
+// memory only when it copies nothing into it any more. LOCAL_INV alone is a fence
+// by the book; so are, for all of a peer, a queue pair in error and access flags
+// of 0 ([QP.Fail], [QP.AccessOff]). They are no evidence here: Soft-RoCE of Linux
+// 6.1 may finish the one packet that it is copying, up to 4096 bytes, after any of
+// the three has completed.
 //
 // A late write that the device refuses breaks the queue pair on both sides. The
 // writer then ends the transfer that was refused, joins a new queue pair, opens

@@ -13,13 +13,17 @@ import (
 )
 
 const (
-	writerDepth = 64        // requests under way on a writer's queue pair
-	maxWindow   = 32 << 20  // bytes taken from the queue and not ended: Abort finds the rest still queued
-	burstBytes  = 256 << 10 // given to the device at once: in between, news is told and revocations are heard
-	maxRepairs  = 4         // queue pairs in a row that ended nothing
-	keysKept    = 4096      // answers about keys that are remembered
-	haltTime    = 10 * time.Second
-	flushScrap  = 64 // where in the flush page the writer's reads go
+	writerDepth = 64 // requests under way on a writer's queue pair
+	// What is taken from the queue and has not ended, at most: Abort and Cancel
+	// find the rest still queued. The device needs less to be kept busy.
+	maxWindow       = 32 << 20        // bytes
+	maxWindowWrites = 4 * writerDepth // writes, which is the sooner reached with small pages
+
+	burstBytes = 256 << 10 // given to the device at once: in between, news is told and revocations are heard
+	maxRepairs = 4         // queue pairs in a row that ended nothing
+	keysKept   = 4096      // answers about keys that are remembered
+	haltTime   = 10 * time.Second
+	flushScrap = 64 // where in the flush page the writer's reads go
 )
 
 // opened is what the writer knows of a key on its queue pair.
@@ -53,6 +57,7 @@ type outbound struct {
 	queue  []*transfer // accepted, not taken
 	window []*transfer // taken, not ended, by seq
 	writes int         // of both
+	taken  int         // writes of the window
 	bytes  int64       // of the window
 
 	qp       *QP
@@ -188,13 +193,17 @@ func (o *outbound) take() {
 	if len(o.window) == 0 && len(o.keys) > keysKept {
 		clear(o.keys) // of rooms that are long over; one that is not is asked for again
 	}
-	for len(o.queue) > 0 && (len(o.window) == 0 || o.bytes+o.queue[0].bytes <= maxWindow) {
+	for len(o.queue) > 0 {
 		t := o.queue[0]
+		if len(o.window) > 0 && (o.bytes+t.bytes > maxWindow || o.taken+len(t.pieces) > maxWindowWrites) {
+			return
+		}
 		o.queue[0] = nil
 		o.queue = o.queue[1:]
 		o.seq++
 		t.seq = o.seq
 		o.bytes += t.bytes
+		o.taken += len(t.pieces)
 		o.window = append(o.window, t)
 		o.e.ledger.Sent(t.tag)
 	}
@@ -467,6 +476,7 @@ func (o *outbound) noted(m *message) error {
 	o.window[0] = nil
 	o.window = o.window[1:]
 	o.bytes -= t.bytes
+	o.taken -= len(t.pieces)
 	o.writes -= len(t.pieces)
 	_, landed := t.count(placed)
 	s, err := rdma.Completed, error(nil)
@@ -545,5 +555,5 @@ func (o *outbound) bury(why error) {
 		t.release()
 		o.e.ledger.Report(t.completion(o.e, rdma.Failed, 0, why), true)
 	}
-	o.window, o.queue, o.writes, o.bytes = nil, nil, 0, 0
+	o.window, o.queue, o.writes, o.taken, o.bytes = nil, nil, 0, 0, 0
 }

@@ -191,9 +191,11 @@ func (q *QP) Bind(ctx context.Context, w *Window, r *Region, off, n uint64) (key
 	return uint32(k), err
 }
 
-// Invalidate takes a window's key back. Without an error it is a hard fence:
-// nothing lands under the key any more. With one nothing may be concluded, for
-// instance when the queue pair broke first: close the window and its region.
+// Invalidate takes a window's key back. Without an error the device takes
+// nothing more in under the key; the packet that it is copying then may still
+// land where it does not wait for it (Soft-RoCE). With an error nothing may be
+// concluded, for instance when the queue pair broke first. Closing the window
+// and the region below it is the fence that every device gives.
 func (q *QP) Invalidate(ctx context.Context, key uint32) error {
 	return q.await(ctx, "invalidate a key", func(id uint64) C.int {
 		return C.pd_invalidate(q.qp, C.uint32_t(key), C.uint64_t(id))
@@ -288,9 +290,14 @@ func (q *QP) AccessOff() error { return failed("take access from a queue pair", 
 // Wait gives completions of Post into out, at least one, and hands those of
 // Bind and Invalidate to their callers. One goroutine at a time may be inside.
 func (q *QP) Wait(ctx context.Context, out []Done) (int, error) {
-	stop := context.AfterFunc(ctx, func() { _ = q.events.SetReadDeadline(time.Unix(1, 0)) })
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = q.events.SetReadDeadline(time.Unix(1, 0))
+		close(ended)
+	})
 	defer func() {
 		if !stop() {
+			<-ended // else it would end the Wait that comes next
 			_ = q.events.SetReadDeadline(time.Time{})
 		}
 	}()

@@ -288,13 +288,18 @@ func TestRevokeMidTransfer(t *testing.T) {
 	for _, m := range []struct {
 		name   string
 		window bool
-		late   int // bytes that may come after a fence
-		fence  func(l *lab, key uint32) error
+		late   int  // bytes that may come after a fence
+		dereg  bool // the fence ends the registration too
+		fence  func(l *lab, w *verbs.Window, key uint32) error
 	}{
-		{"LOCAL_INV", true, 0, func(l *lab, key uint32) error { return l.target.Invalidate(ctx, key) }},
-		{"DEREG_MR", false, 0, func(l *lab, _ uint32) error { return l.dstMR.Close() }},
-		{"QP_ERR", true, packet, func(l *lab, _ uint32) error { return l.target.Fail() }},
-		{"ACCESS_OFF", true, packet, func(l *lab, _ uint32) error { return l.target.AccessOff() }},
+		{"LOCAL_INV", true, packet, false, func(l *lab, _ *verbs.Window, key uint32) error { return l.target.Invalidate(ctx, key) }},
+		{"LOCAL_INV+DEREG_MR", true, 0, true, func(l *lab, w *verbs.Window, key uint32) error {
+			_ = l.target.Invalidate(ctx, key) // the queue pair may be broken
+			return errors.Join(w.Close(), l.dstMR.Close())
+		}},
+		{"DEREG_MR", false, 0, true, func(l *lab, _ *verbs.Window, _ uint32) error { return l.dstMR.Close() }},
+		{"QP_ERR", true, packet, false, func(l *lab, _ *verbs.Window, _ uint32) error { return l.target.Fail() }},
+		{"ACCESS_OFF", true, packet, false, func(l *lab, _ *verbs.Window, _ uint32) error { return l.target.AccessOff() }},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			var took []time.Duration
@@ -310,7 +315,7 @@ func TestRevokeMidTransfer(t *testing.T) {
 					}
 				}
 				l.connect(t, 2*pieces)
-				fresh = !m.window
+				fresh = m.dereg
 				key := l.dstMR.Key()
 				var w *verbs.Window
 				if m.window {
@@ -323,7 +328,7 @@ func TestRevokeMidTransfer(t *testing.T) {
 					}
 				}
 				start := time.Now()
-				switch err := m.fence(l, key); {
+				switch err := m.fence(l, w, key); {
 				case err == nil:
 				case m.name == "LOCAL_INV": // the queue pair broke first: the window and its region go
 					broken++
