@@ -55,8 +55,9 @@ func rdmaCases() []Case {
 
 type measure = func(context.Context, Timing) (Result, error)
 
-// pagesOf is how many pages of a size make 8 MiB: one batch of a Rate.
-func pagesOf(size int) int { return max(1, 8<<20/size) }
+// pagesOf is how many pages of a size make one walk through the memory (rdma.md
+// 4): one batch of a Rate, at whose end all is acknowledged before the next.
+func pagesOf(size int) int { return rdmabench.MemBytes / size }
 
 const megabyte = 1e6
 

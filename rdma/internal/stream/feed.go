@@ -34,31 +34,55 @@ func (in *inbound) readDecrypted() error {
 // feed takes bytes of the stream out of a buffer.
 func (in *inbound) feed(b []byte) error {
 	for len(b) > 0 && in.err == nil {
-		var n int
-		switch {
-		case in.rest == 0:
-			n = copy(in.hbuf[in.hlen:], b)
-		case in.dst == nil:
-			n = min(in.rest, len(b))
-		case !in.lease.enter():
-			in.refuse(rdma.RefusedRevoked)
-			continue
-		default:
-			n = min(in.rest, len(b), maxCopy)
-			ok := copyGuarded(in.dst, b[:n])
-			if ok {
-				in.landed(n)
-			}
-			in.lease.leave()
-			if !ok {
-				in.refuse(rdma.RefusedMemory)
-				continue
-			}
-		}
-		b = b[n:]
-		if err := in.advance(n); err != nil {
+		n, err := in.feedOne(b)
+		if err != nil {
 			return err
 		}
+		b = b[n:]
 	}
 	return in.err
+}
+
+// feedOne takes a header, or a piece of a payload, or the rest of what b has of
+// one of them. A frame whose bytes are in a pool is copied at once.
+func (in *inbound) feedOne(b []byte) (n int, err error) {
+	switch {
+	case in.rest == 0:
+		n = copy(in.hbuf[in.hlen:], b)
+	case in.dst == nil:
+		n = min(in.rest, len(b))
+	case !in.lease.enter():
+		in.refuse(rdma.RefusedRevoked)
+		return 0, nil
+	default:
+		n = min(in.rest, len(b), maxCopy)
+		ok := guarded(copyCached, in.dst, b[:n])
+		if ok {
+			in.landed(n)
+		}
+		in.lease.leave()
+		if !ok {
+			in.refuse(rdma.RefusedMemory)
+			return 0, nil
+		}
+	}
+	return n, in.advance(n)
+}
+
+// readAhead reads once where headers are expected: of frames whose bytes are in
+// pools nothing but headers comes, and one call gets several.
+func (in *inbound) readAhead(fd int) (int, error) {
+	n, err := in.recvmsg(fd, in.ahead[:cap(in.ahead)], nil)
+	in.ahead = in.ahead[:max(n, 0)]
+	in.fed = 0
+	return n, err
+}
+
+// feedAhead takes the next of what was read ahead.
+func (in *inbound) feedAhead() error {
+	n, err := in.feedOne(in.ahead[in.fed:])
+	if in.fed += n; in.fed == len(in.ahead) {
+		in.ahead, in.fed = in.ahead[:0], 0
+	}
+	return err
 }

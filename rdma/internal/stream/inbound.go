@@ -22,10 +22,13 @@ const (
 	maxCopy = 256 << 10
 	// scrapLen is the size of the buffer for refused bytes.
 	scrapLen = 64 << 10
+	// aheadLen is how much is read where headers are expected, on a socket whose
+	// frames have their bytes in pools.
+	aheadLen = 32 * headerLen
 	// Answers are held back while more data is there to read, up to so many
 	// transfers or so many bytes placed since the first of them.
-	maxHeld      = 16
-	maxHeldBytes = 1 << 20
+	maxHeld      = 8
+	maxHeldBytes = 2 << 20
 )
 
 // inbound is the target's side of a connection. One goroutine runs it and
@@ -47,6 +50,8 @@ type inbound struct {
 	scrap []byte // made when first needed
 	iov   [2][]byte
 	oob   []byte // of a socket that carries descriptors
+	ahead []byte // of such a socket: headers, and what else came with them
+	fed   int    // bytes of ahead that were taken
 	fds   []int  // received, not named yet
 	pools map[uint32]*pool
 	in    *lease // the lease of the frame before, most often of the next too
@@ -80,6 +85,7 @@ func newInbound(d *domain, c net.Conn) (*inbound, error) {
 	in.raw = raw
 	if d.transport.Pools {
 		in.oob = make([]byte, unix.CmsgSpace(4*maxFDs))
+		in.ahead = make([]byte, 0, aheadLen)
 		in.pools = make(map[uint32]*pool)
 	}
 	return in, nil
@@ -90,7 +96,7 @@ func newInbound(d *domain, c net.Conn) (*inbound, error) {
 func (in *inbound) run() {
 	defer in.d.dropInbound(in)
 	defer in.dropPools()
-	debug.SetPanicOnFault(true) // for copyGuarded
+	debug.SetPanicOnFault(true) // for guarded
 	if in.hello() != nil {
 		hangUp(in.conn) // it never was a peer: nobody to tell
 		return
@@ -157,6 +163,15 @@ func (in *inbound) readRaw() error { return in.raw.Read(in.step) }
 func (in *inbound) step(fd uintptr) bool {
 	in.drained = false
 	for in.err == nil {
+		if len(in.ahead) > 0 {
+			if err := in.feedAhead(); err != nil {
+				in.err = err
+			}
+			if in.held >= maxHeld || in.heldBytes >= maxHeldBytes {
+				return true
+			}
+			continue
+		}
 		n, err := in.readOnce(int(fd)) //nolint:gosec // file descriptors are small
 		switch {
 		case errors.Is(err, unix.EINTR):
@@ -169,6 +184,7 @@ func (in *inbound) step(fd uintptr) bool {
 		case n == 0:
 			in.err = io.EOF
 		case in.err != nil: // by what came along with the bytes
+		case len(in.ahead) > 0: // taken by the next turns
 		default:
 			in.err = in.advance(n)
 		}
@@ -182,6 +198,9 @@ func (in *inbound) step(fd uintptr) bool {
 // readOnce makes one system call: into the header, into the pages inside the
 // lease's bracket, or into the scrap buffer.
 func (in *inbound) readOnce(fd int) (int, error) {
+	if in.rest == 0 && in.oob != nil {
+		return in.readAhead(fd)
+	}
 	if in.rest == 0 {
 		return in.recv(fd, in.hbuf[in.hlen:], nil)
 	}

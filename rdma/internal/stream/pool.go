@@ -82,10 +82,10 @@ func (p *pool) close() {
 // has says whether n bytes at off are in the pool, as far as it is known.
 func (p *pool) has(off uint64, n uint32) bool { return off <= p.size && uint64(n) <= p.size-off }
 
-// read fills dst from off on. It never faults.
-func (p *pool) read(dst []byte, off uint64) rdma.Refusal {
+// read fills dst from off on; how copies from a mapping. It never faults.
+func (p *pool) read(dst []byte, off uint64, how func(dst, src []byte)) rdma.Refusal {
 	if p.mem != nil {
-		if !copyGuarded(dst, p.mem[off:off+uint64(len(dst))]) {
+		if !guarded(how, dst, p.mem[off:off+uint64(len(dst))]) {
 			return rdma.RefusedMemory
 		}
 		return 0
@@ -111,9 +111,15 @@ type faulter interface {
 	Addr() uintptr
 }
 
-// copyGuarded copies src to the start of dst. False: a page of either is not
-// there. The goroutine must have debug.SetPanicOnFault on.
-func copyGuarded(dst, src []byte) (ok bool) {
+// pastMin is how long a run of bytes is at least that copyPages takes past the
+// caches: of less, a reader that comes soon finds some there.
+const pastMin = 64 << 10
+
+func copyCached(dst, src []byte) { copy(dst, src) }
+
+// guarded copies src to the start of dst. False: a page of either is not there.
+// The goroutine must have debug.SetPanicOnFault on.
+func guarded(how func(dst, src []byte), dst, src []byte) (ok bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			if _, fault := r.(faulter); !fault {
@@ -122,7 +128,7 @@ func copyGuarded(dst, src []byte) (ok bool) {
 			ok = false
 		}
 	}()
-	copy(dst, src)
+	how(dst, src)
 	return true
 }
 
@@ -201,6 +207,10 @@ func (in *inbound) copyFrame() error {
 		return fmt.Errorf("%w: %d bytes at %d of pool %d", errFrame, in.h.length, in.h.source, in.h.pool)
 	}
 	at := in.h.source
+	how := copyPages
+	if in.summed() {
+		how = copyCached // they are read again at once
+	}
 	for in.rest > 0 {
 		if in.dst == nil {
 			in.x.refused += uint64(in.rest)
@@ -212,7 +222,7 @@ func (in *inbound) copyFrame() error {
 			continue
 		}
 		n := min(in.rest, maxCopy)
-		why := p.read(in.dst[:n], at)
+		why := p.read(in.dst[:n], at, how)
 		if why == 0 {
 			in.landed(n)
 		}
