@@ -69,8 +69,9 @@ deps-test: deps
 	-$(call apt,chromium)
 	-$(call apt,spin)
 
-test: build deps-test ## all tests, with the race detector, and the ladder's table
+test: build deps-test ## all tests, with the race detector, those on Soft-RoCE in QEMU (10 rounds), and the ladder's table
 	@rows=$$(mktemp); rc=0; PDLOG_LADDER=$$rows $(GO) test -race -count=1 -timeout 15m ./... || rc=$$?; \
+	RXE_ROUNDS=$${RXE_ROUNDS:-10} RXE_FAULTS= test/rxe/run.sh || rc=1; \
 	$(GO) run ./test/ladder/cmd/pdladder $$rows || rc=1; rm -f $$rows; exit $$rc
 
 .PHONY: night
@@ -216,7 +217,7 @@ screenshots: build ## the pictures of an incident report in docs/, of a new inci
 	$(BIN)/pdnode demo --requests 14 --pages 96 --seed 3 --abort-percent 40 --release-policy timeout --ack-timeout 20ms --fault late:500ms:30% --data-dir "$$dir" || [ $$? = 1 ]; \
 	PDLOG_SCREENSHOTS=$(CURDIR)/docs PDLOG_SCREENSHOT_LOGS="$$dir" $(GO) test -count=1 -run TestScreenshots ./replay/picture
 
-test-rxe: deps ## rdma/verbs and a demo over it on kernel verbs (Soft-RoCE under QEMU)
+test-rxe: deps ## rdma/verbs (100 revocations by each method) and a demo over it on kernel verbs (Soft-RoCE under QEMU)
 	RXE_TIMEOUT=$${RXE_TIMEOUT:-1200} test/rxe/run.sh
 
 build-verbs: deps ## bin/pdnode with the provider verbs

@@ -121,3 +121,34 @@ func TestDemoIsCleanUnderPolicyFence(t *testing.T) {
 	checkReleases(t, logs["d0"])
 	checkInvariants(t, logs)
 }
+
+// Writes that land late, hang for ever or are taken in part, and half of the
+// requests aborted, on each provider that runs here: no page is corrupt, each
+// room is released by evidence, and what hangs holds nothing in the end.
+// test/rxe/run.sh does the same on verbs.
+func TestDemoWithEveryFaultReleasesByEvidence(t *testing.T) {
+	for _, provider := range []string{"tcp", "shm"} {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
+			dir := t.TempDir()
+			s, code := runDemo(t, "--provider", provider, "--requests", "40", "--seed", "9", "--bytes-per-token", "256", "--data-dir", dir,
+				"--abort-percent", "50", "--fault", "late:2s:20%,hang:5%,partial:1s:5%")
+			if code != 0 || s.CorruptPages != 0 || s.Unsafe != 0 || s.HeldNow != 0 || s.LostPages != 0 {
+				t.Errorf("exit %d, problems %v: %+v", code, s.Problems, s)
+			}
+			b := s.Released
+			if n := b.Success + b.ACKs + b.Fence + b.NeverPublished + b.PeerRestart + b.Mixed; n != 40-s.TooLarge {
+				t.Errorf("%d rooms were released by evidence, want %d: %+v", n, 40-s.TooLarge, b)
+			}
+			if b.Fence+b.Mixed == 0 {
+				t.Errorf("nothing had to be fenced: the faults were not there (%+v)", b)
+			}
+			logs := map[string][]*events.Event{}
+			for _, node := range []string{"p0", "d0"} {
+				logs[node] = readLog(t, filepath.Join(dir, node, "log"))
+			}
+			checkReleases(t, logs["d0"])
+			checkInvariants(t, logs)
+		})
+	}
+}
