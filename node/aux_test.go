@@ -21,7 +21,7 @@ type stranger struct {
 
 func newStranger(t *testing.T, address string) *stranger {
 	t.Helper()
-	z, err := newZMQ(1 << 20)
+	z, err := newZMQ(1<<20, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

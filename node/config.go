@@ -78,9 +78,10 @@ type Config struct {
 	// and makes them weak (wire.md 1.5, F44, F45).
 	SGLangAckForm string `koanf:"sglang_ack_form"`
 
-	RDMA RDMAConfig `koanf:"rdma"`
-	NATS NATSConfig `koanf:"nats"`
-	Log  LogConfig  `koanf:"log"`
+	RDMA  RDMAConfig  `koanf:"rdma"`
+	Curve CurveConfig `koanf:"curve"`
+	NATS  NATSConfig  `koanf:"nats"`
+	Log   LogConfig   `koanf:"log"`
 
 	Store StoreConfig `koanf:"store"`
 
@@ -387,6 +388,9 @@ func (c *Config) Validate() error {
 		return badKey("stop_grace", "want 0 or more, have %s", c.StopGrace)
 	}
 	if err := c.RDMA.validateTLS(c.providerName()); err != nil {
+		return err
+	}
+	if err := c.validateCurve(); err != nil {
 		return err
 	}
 	if c.DataDir == "" {

@@ -130,7 +130,7 @@ restart, because what decides about pages is recorded in ` + "`NodeStarted`" + `
 		fmt.Fprintf(&b, "| `%s` | %s |\n", k, since[k])
 	}
 	b.WriteString(`
-Certificates, keys, NATS credentials and the token of ` + "`http.token_file`" + ` are read again when the files change, without a signal.
+Certificates and their keys, NATS credentials, ` + "`curve.peers_file`" + ` and the token of ` + "`http.token_file`" + ` are read again when the files change, without a signal.
 
 ## Keys
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -44,6 +45,7 @@ type Loaded struct {
 	Config
 	settings []Setting
 	origin   map[string]string
+	path     string
 }
 
 // Effective lists every key, its value and its origin, in the order of Keys.
@@ -131,7 +133,7 @@ func load(path string, environ []string, flags *pflag.FlagSet) (*Loaded, error) 
 	if err := merge(flagLayer(flags, keys), OriginFlag); err != nil {
 		return nil, err
 	}
-	l := &Loaded{origin: origin}
+	l := &Loaded{origin: origin, path: path}
 	if err := unmarshal(k, &l.Config, origin); err != nil {
 		return nil, inFile(path, origin, err)
 	}
@@ -307,3 +309,37 @@ func show(v any) string {
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// CheckFiles reads the files that the configuration names, as the start does. The
+// error is one line that names the key, like that of Load.
+func (l *Loaded) CheckFiles() error { return inFile(l.path, l.origin, l.checkFiles()) }
+
+func (c *Config) checkFiles() error {
+	quiet := slog.New(slog.DiscardHandler)
+	if _, err := openCurve(&c.Curve, quiet); err != nil {
+		return err
+	}
+	for _, t := range []struct {
+		key string
+		tls TLSConfig
+	}{{"engine.tls", c.Engine.TLS}, {"http.tls", c.HTTP.TLS}, {"rdma.tls", c.RDMA.TLS}} {
+		if t.tls.Cert == "" {
+			continue
+		}
+		if _, err := t.tls.server(t.key, quiet); err != nil {
+			return err
+		}
+	}
+	for _, f := range []struct{ key, path string }{
+		{"http.token_file", c.HTTP.TokenFile}, {"nats.credentials", c.NATS.Credentials}, {"nats.nkey", c.NATS.NKey},
+		{"nats.ca", c.NATS.CA}, {"nats.cert", c.NATS.Cert}, {"nats.key", c.NATS.Key},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if _, err := os.ReadFile(f.path); err != nil {
+			return badKey(f.key, "%v", err)
+		}
+	}
+	return nil
+}

@@ -86,6 +86,9 @@ func (n *Node) listen(ctx context.Context) error {
 func (n *Node) serve() {
 	go n.out.run()
 	go n.loop.run()
+	if n.curve != nil {
+		n.curve.report(n.loop.tell)
+	}
 	for i, r := range n.pull {
 		l := &listener{n: n, rank: projector.MakeRank(n.cfg.Node, i), recv: r, side: n.cfg.side()}
 		n.receivers.Go(l.run)

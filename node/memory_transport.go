@@ -65,18 +65,18 @@ type memoryReceiver struct {
 func (r *memoryReceiver) Port() int { return r.port }
 
 // Recv takes one message.
-func (r *memoryReceiver) Recv() (backends.Frames, error) {
+func (r *memoryReceiver) Recv() (backends.Frames, string, error) {
 	select {
 	case f := <-r.in:
-		return f, nil
+		return f, "", nil
 	default:
 	}
 	r.poll.Reset(pollEvery)
 	select {
 	case f := <-r.in:
-		return f, nil
+		return f, "", nil
 	case <-r.poll.C:
-		return nil, errAgain
+		return nil, "", errAgain
 	}
 }
 

@@ -42,8 +42,9 @@ type metrics struct {
 	acks         *prometheus.CounterVec
 	acksSent     prometheus.Counter
 	fences       *prometheus.CounterVec
-	chunkBytes   *boundedCounter
-	rejected     *boundedCounter
+	chunkBytes   *bounded[prometheus.Counter]
+	chunkSeconds *bounded[prometheus.Observer]
+	rejected     *bounded[prometheus.Counter]
 	lateWrites   prometheus.Counter
 	pageChecks   prometheus.Counter
 	scrubbed     prometheus.Counter
@@ -51,6 +52,8 @@ type metrics struct {
 	violations   prometheus.Counter
 	step         prometheus.Histogram
 	commit       prometheus.Histogram
+	sync         prometheus.Histogram
+	group        prometheus.Histogram
 
 	waits waits // of the loop
 
@@ -70,6 +73,8 @@ var (
 	releaseBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 	stepBuckets    = []float64{1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, .1}
 	commitBuckets  = []float64{1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, .01, .025, .05, .1, .25, .5, 1, 5}
+	chunkBuckets   = []float64{1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, .01, .025, .05, .1, .5, 1, 5, 30}
+	groupBuckets   = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 16384}
 )
 
 func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
@@ -86,6 +91,9 @@ func newMetrics() *metrics {
 	counts := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
+	bytes := counts("pdnode_chunk_bytes_total", "Bytes of chunks written to (prefill) or by (decode) a peer node.", "peer")
+	seconds := prometheus.NewHistogramVec(histogram("pdnode_chunk_seconds", "Prefill: time from the posting of a chunk to its completion, by peer node.", chunkBuckets), []string{"peer"})
+	rejected := counts("pdnode_messages_rejected_total", "Messages that no rule takes, by kind.", "kind")
 	m := &metrics{
 		reg:          prometheus.NewRegistry(),
 		released:     counts("pdnode_released_total", "Room incarnations whose pages were released, by basis (events.md, the release rule).", "basis"),
@@ -96,8 +104,6 @@ func newMetrics() *metrics {
 		acks:         counts("pdnode_acks_total", "ABORT_ACKs received, by wire form and by whether they counted, or why not.", "form", "verdict"),
 		acksSent:     count("pdnode_acks_sent_total", "ABORT_ACKs sent by a prefill node."),
 		fences:       counts("pdnode_fences_total", "Fences by what the provider proved, or failed.", "result"),
-		chunkBytes:   newBounded(counts("pdnode_chunk_bytes_total", "Bytes of chunks written to (prefill) or by (decode) a peer node.", "peer"), maxPeerLabels),
-		rejected:     newBounded(counts("pdnode_messages_rejected_total", "Messages that no rule takes, by kind.", "kind"), maxKindLabels),
 		lateWrites:   count("pdnode_late_writes_rejected_total", "Writes the provider refused because their lease was revoked."),
 		pageChecks:   count("pdnode_page_check_failures_total", "Pages whose bytes were found wrong."),
 		scrubbed:     count("pdnode_log_scrubbed_bytes_total", "Bytes of sealed segments that were read again and verified."),
@@ -105,10 +111,15 @@ func newMetrics() *metrics {
 		violations:   count("pdnode_invariant_violations_total", "Breaches of an invariant seen live: InvariantViolated, a write after its release (I1), an unsafe release (I2)."),
 		step:         prometheus.NewHistogram(histogram("pdnode_loop_step_seconds", "Time the decision loop took for one command.", stepBuckets)),
 		commit:       prometheus.NewHistogram(histogram("pdnode_log_commit_seconds", "Time from an append that must be durable to its being durable; one append at a time is timed.", commitBuckets)),
+		sync:         prometheus.NewHistogram(histogram("pdnode_log_sync_seconds", "Time the disk took for one commit: a group of events, written and synced.", commitBuckets)),
+		group:        prometheus.NewHistogram(histogram("pdnode_log_group_events", "Events of one commit.", groupBuckets)),
+		chunkBytes:   newBounded(bytes.WithLabelValues, maxPeerLabels),
+		chunkSeconds: newBounded(seconds.WithLabelValues, maxPeerLabels),
+		rejected:     newBounded(rejected.WithLabelValues, maxKindLabels),
 		waits:        newWaits(),
 	}
 	m.reg.MustRegister(m.released, m.abortRelease, m.opened, m.ended, m.aborts, m.acks, m.acksSent, m.fences,
-		m.chunkBytes.vec, m.rejected.vec, m.lateWrites, m.pageChecks, m.scrubbed, m.unsafe, m.violations, m.step, m.commit)
+		bytes, seconds, rejected, m.sync, m.group, m.lateWrites, m.pageChecks, m.scrubbed, m.unsafe, m.violations, m.step, m.commit)
 	m.zeroes()
 	return m
 }
@@ -233,18 +244,18 @@ func (m *metrics) event(e *events.Event) {
 			m.violations.Inc()
 		}
 	case *events.Event_WriteLanded:
-		m.chunkBytes.add(projector.RankID(e.Rank).Node(), p.WriteLanded.Bytes)
+		m.chunkBytes.of(projector.RankID(e.Rank).Node()).Add(float64(p.WriteLanded.Bytes))
 		if p.WriteLanded.AfterRelease {
 			m.violations.Inc()
 		}
 	case *events.Event_ChunkCompleted:
-		m.chunkBytes.add(projector.RankID(p.ChunkCompleted.To).Node(), p.ChunkCompleted.Bytes)
+		m.chunkBytes.of(projector.RankID(p.ChunkCompleted.To).Node()).Add(float64(p.ChunkCompleted.Bytes))
 	case *events.Event_LateWriteRejected:
 		m.lateWrites.Add(float64(max(p.LateWriteRejected.Writes, 1)))
 	case *events.Event_PageCheckFailed:
 		m.pageChecks.Inc()
 	case *events.Event_MessageRejected:
-		m.rejected.add(p.MessageRejected.Kind, max(p.MessageRejected.Count, 1))
+		m.rejected.of(p.MessageRejected.Kind).Add(float64(max(p.MessageRejected.Count, 1)))
 	case *events.Event_InvariantViolated:
 		m.violations.Inc()
 	}
@@ -275,31 +286,47 @@ func (m *metrics) durable(seq uint64) {
 	}
 }
 
-// boundedCounter is a counter with one label of open values.
-type boundedCounter struct {
-	vec *prometheus.CounterVec
-	max int
+// committed notes one commit of the log.
+func (m *metrics) committed(events int, took time.Duration) {
+	if m != nil {
+		m.sync.Observe(took.Seconds())
+		m.group.Observe(float64(events))
+	}
+}
+
+// chunkTook notes a write that completed.
+func (m *metrics) chunkTook(peer string, d time.Duration) {
+	if m != nil {
+		m.chunkSeconds.of(peer).Observe(d.Seconds())
+	}
+}
+
+// bounded is a metric with one label of open values.
+type bounded[M any] struct {
+	with func(labels ...string) M
+	max  int
 
 	mu   sync.Mutex
-	seen map[string]prometheus.Counter
+	seen map[string]M
 }
 
-func newBounded(vec *prometheus.CounterVec, most int) *boundedCounter {
-	return &boundedCounter{vec: vec, max: most, seen: map[string]prometheus.Counter{}}
+func newBounded[M any](with func(...string) M, most int) *bounded[M] {
+	return &bounded[M]{with: with, max: most, seen: map[string]M{}}
 }
 
-func (b *boundedCounter) add(label string, n uint64) {
+// of is the metric of a label's value, or that of the others.
+func (b *bounded[M]) of(label string) M {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c, ok := b.seen[label]
+	m, ok := b.seen[label]
 	if !ok {
 		if len(b.seen) >= b.max {
 			label = otherLabel
 		}
-		c = b.vec.WithLabelValues(label)
+		m = b.with(label)
 		if label != otherLabel {
-			b.seen[label] = c
+			b.seen[label] = m
 		}
 	}
-	c.Add(float64(n))
+	return m
 }

@@ -108,6 +108,9 @@ func TestMetricsFollowARoomAndAnAbort(t *testing.T) {
 	if d["pdnode_chunk_bytes_total{peer=p0}"] < 2*4096 || p["pdnode_chunk_bytes_total{peer=d0}"] < 2*4096 {
 		t.Errorf("bytes: decode %v, prefill %v", d["pdnode_chunk_bytes_total{peer=p0}"], p["pdnode_chunk_bytes_total{peer=d0}"])
 	}
+	if p["pdnode_chunk_seconds{peer=d0}"] < 2 || d["pdnode_log_sync_seconds"] == 0 || d["pdnode_log_group_events"] == 0 {
+		t.Errorf("chunks timed %v, commits timed %v, groups %v", p["pdnode_chunk_seconds{peer=d0}"], d["pdnode_log_sync_seconds"], d["pdnode_log_group_events"])
+	}
 	// An ABORT that was repeated is acknowledged again.
 	if p["pdnode_acks_sent_total"] < 1 || d["pdnode_log_durable_seq"] == 0 || d["pdnode_loop_step_seconds"] == 0 || d["pdnode_log_commit_seconds"] == 0 {
 		t.Errorf("acks sent %v, durable %v, steps %v, commits %v", p["pdnode_acks_sent_total"],
@@ -223,6 +226,16 @@ func TestMetricsPagesAgreeWithThePageView(t *testing.T) {
 	}
 }
 
+// count gives the series of a metric.
+func count(t *testing.T, m *metrics, name string) int {
+	t.Helper()
+	n, err := testutil.GatherAndCount(m.reg, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 func TestMetricsLabelsAreBounded(t *testing.T) {
 	m := newMetrics()
 	var evs []*events.Event
@@ -232,16 +245,22 @@ func TestMetricsLabelsAreBounded(t *testing.T) {
 			&events.Event{Payload: &events.Event_MessageRejected{MessageRejected: &events.MessageRejected{Kind: fmt.Sprintf("kind %d", i), Count: 2}}})
 	}
 	m.observe(evs)
-	if n := testutil.CollectAndCount(m.chunkBytes.vec); n != maxPeerLabels+1 {
+	for i := range 3 * maxPeerLabels {
+		m.chunkTook(fmt.Sprintf("d%d", i), time.Millisecond)
+	}
+	if n := count(t, m, "pdnode_chunk_seconds"); n != maxPeerLabels+1 {
+		t.Errorf("%d peers with a latency, want %d and other", n, maxPeerLabels)
+	}
+	if n := count(t, m, "pdnode_chunk_bytes_total"); n != maxPeerLabels+1 {
 		t.Errorf("%d peers, want %d and other", n, maxPeerLabels)
 	}
-	if n := testutil.CollectAndCount(m.rejected.vec); n != maxKindLabels+1 {
+	if n := count(t, m, "pdnode_messages_rejected_total"); n != maxKindLabels+1 {
 		t.Errorf("%d kinds, want %d and other", n, maxKindLabels)
 	}
-	if v := testutil.ToFloat64(m.chunkBytes.vec.WithLabelValues(otherLabel)); v != 2*maxPeerLabels {
+	if v := testutil.ToFloat64(m.chunkBytes.of(otherLabel)); v != 2*maxPeerLabels {
 		t.Errorf("%v bytes of other peers", v)
 	}
-	if v := testutil.ToFloat64(m.rejected.vec.WithLabelValues(otherLabel)); v != 2*(3*maxPeerLabels-maxKindLabels) {
+	if v := testutil.ToFloat64(m.rejected.of(otherLabel)); v != 2*(3*maxPeerLabels-maxKindLabels) {
 		t.Errorf("%v messages of other kinds", v)
 	}
 }

@@ -42,6 +42,7 @@ type Node struct {
 	out     *outbox
 	dialect backends.Dialect
 	zmq     transport
+	curve   *curve // nil: the control sockets are plain
 	senders *senders
 	shapes  *shapes
 	memory  *memoryTable
@@ -231,7 +232,7 @@ func (n *Node) openLog(ctx context.Context) error {
 // openStore opens the log's files; snap stands for what is before it.
 func (n *Node) openStore(ctx context.Context, snap *store.Snapshot) error {
 	opts := store.Options{
-		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.onDurable, OnRoll: n.onRoll, Socket: n.cfg.SocketPath(), Logger: n.log, Salvage: true,
+		Node: n.cfg.Node, Boot: n.boot, OnDurable: n.onDurable, OnCommit: n.metrics.committed, OnRoll: n.onRoll, Socket: n.cfg.SocketPath(), Logger: n.log, Salvage: true,
 		SegmentBytes: n.cfg.Log.SegmentBytes, Commit: store.CommitMode(n.cfg.Store.Commit),
 		NotBelow: n.notBelow.LastSeq, NotBelowID: n.notBelow.LogID,
 	}
@@ -260,7 +261,11 @@ func (n *Node) onDurable(seq uint64) {
 // bind takes the control sockets of the local ranks.
 func (n *Node) bind() error {
 	if n.zmq == nil {
-		z, err := newZMQ(n.cfg.Limits.FrameBytes)
+		var err error
+		if n.curve, err = openCurve(&n.cfg.Curve, n.log); err != nil {
+			return err
+		}
+		z, err := newZMQ(n.cfg.Limits.FrameBytes, n.curve)
 		if err != nil {
 			return err
 		}
@@ -306,6 +311,7 @@ func (n *Node) rebuild(unknown []string) error {
 		}
 	}
 	m := f.m
+	n.expectPeers(m)
 	n.loop = &loop{
 		m: m, log: n.store, clock: startClock(f.clock), out: n.out, seq: n.store.Appended(),
 		fail: n.fail, stats: n.metrics, trace: n.tracer, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),

@@ -43,6 +43,7 @@ type peerTable struct {
 	fence  events.FenceKind // what the provider proves of a pdlog peer
 	tell   func(projector.Command)
 	greet  func(address string, ext bool) // queues our registrations to a rank
+	curve  *curve                         // nil: plain control sockets
 	memory func() bool                    // all local memory is there
 
 	mu     sync.Mutex
@@ -218,8 +219,18 @@ func (t *peerTable) discover(ctx context.Context, addr string) *prefill {
 	}
 	if refused != nil {
 		p.seen.Incompatible = refused.Error()
+	} else if why := t.curve.of(p.seen.Node, info.Curve, isPDLog); why != "" {
+		p.seen.Incompatible = why
 	} else if err := t.addOthers(ctx, p, &foreign); err != nil {
 		return nil
+	}
+	if t.curve != nil && p.seen.Incompatible == "" {
+		if p.others != nil {
+			p.others.Incompatible = t.curve.of("", "", false)
+		}
+		for at := range p.ext {
+			t.curve.learn(at, info.Curve)
+		}
 	}
 	t.recall(&p.seen)
 	t.adopt(p)
@@ -335,7 +346,7 @@ func (t *peerTable) register(p *prefill) {
 		return
 	}
 	ranks := p.seen.Ranks
-	if p.others != nil {
+	if p.others != nil && p.others.Incompatible == "" {
 		ranks = slices.Concat(ranks, p.others.Ranks)
 	}
 	for _, r := range ranks {

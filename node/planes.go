@@ -58,6 +58,7 @@ func (n *Node) openPlanes(ctx context.Context) error {
 		cfg.OnNotif = n.receive.hear
 	} else {
 		n.post = newPostPlane(n.memory, n.shapes, func(c projector.Command) { n.loop.tell(c) }, n.log)
+		n.post.took = n.metrics.chunkTook
 		cfg.OnCompletion = n.post.complete
 		if n.cfg.RDMA.EngineWrites {
 			n.engineWrites = newEngineWrites()
@@ -81,7 +82,7 @@ func (n *Node) openPlanes(ctx context.Context) error {
 		n.peers = newPeerTable(&n.cfg, &n.live, n.client, func(c projector.Command) { n.loop.tell(c) })
 		n.peers.fence = fenceKind(d.Caps().Fence)
 		n.peers.memory = n.memory.ready
-		n.peers.greet = n.greet
+		n.peers.greet, n.peers.curve = n.greet, n.curve
 	} else {
 		n.post.domain = d
 	}
@@ -100,9 +101,13 @@ func (n *Node) openBootstrap() (*bootstrap.Server, error) {
 	for i, r := range regs {
 		ranks[i] = bootstrap.Rank{DP: r.AttnDPRank, CP: r.AttnCPRank, TP: r.AttnTPRank, PP: r.PPRank, IP: r.RankIP, Port: r.RankPort}
 	}
+	public := ""
+	if n.curve != nil {
+		public = n.curve.public
+	}
 	s, err := bootstrap.New(bootstrap.Config{
 		Node: n.cfg.Node, Boot: n.boot, Incarnation: n.store.Incarnation(), Version: Version,
-		LogSince: func() uint64 { return n.logSince }, LogID: id[:], Extension: n.cfg.Extension,
+		LogSince: func() uint64 { return n.logSince }, LogID: id[:], Extension: n.cfg.Extension, Curve: public,
 		TopologyKeys: bootstrap.TopologyKeys(n.cfg.TopologyKeys), DecodeAllocationPolicy: bootstrap.AllocationPolicy(n.cfg.DecodeAllocationPolicy),
 		OwnRanks: func() []bootstrap.Rank { return ranks }, Outstanding: n.outstanding, Log: n.log,
 	})

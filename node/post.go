@@ -29,6 +29,7 @@ type postPlane struct {
 	shapes *shapes
 	tell   func(projector.Command)
 	log    *slog.Logger
+	took   func(peer string, d time.Duration) // a write that completed; may be nil
 	// byEngine writes to destinations that gave no key of ours; nil: such a
 	// write fails.
 	byEngine func(a *projector.PostWrite, sourceAux uint32, seq uint64) error
@@ -82,16 +83,25 @@ func (s *sealSet) has(t rdma.Tag) bool {
 // Its lock is a leaf.
 type tokenTable struct {
 	mu sync.Mutex
-	m  map[uint64]*writer
+	m  map[uint64]postedWrite
 }
 
-func (t *tokenTable) hold(token uint64, w *writer) {
+// postedWrite is under way since at, to a peer node.
+type postedWrite struct {
+	*writer
+	peer string
+	at   time.Time
+}
+
+func (t *tokenTable) hold(j *job, w *writer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.m == nil {
-		t.m = map[uint64]*writer{}
+		t.m = map[uint64]postedWrite{}
 	}
-	t.m[token] = w
+	if _, rest := t.m[j.token]; !rest { // of which a part left before
+		t.m[j.token] = postedWrite{w, j.peer, time.Now()}
+	}
 }
 
 func (t *tokenTable) drop(token uint64) {
@@ -100,7 +110,7 @@ func (t *tokenTable) drop(token uint64) {
 	delete(t.m, token)
 }
 
-func (t *tokenTable) get(token uint64) *writer {
+func (t *tokenTable) get(token uint64) postedWrite {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.m[token]
@@ -183,13 +193,14 @@ type job struct {
 	token  uint64
 	tag    rdma.Tag
 	meta   uint64
+	peer   string // node
 	dest   rdma.PeerInfo
 	writes []rdma.Write
 }
 
 // prepare finds source and destination of every byte.
 func (p *postPlane) prepare(a *projector.PostWrite) (job, error) {
-	j := job{token: a.Token, tag: rdma.Tag(a.RoomSeq), meta: uint64(a.Chunk)}
+	j := job{token: a.Token, tag: rdma.Tag(a.RoomSeq), meta: uint64(a.Chunk), peer: a.To.Node()}
 	m := p.memory.rank(a.Rank.Index())
 	if m == nil {
 		return j, errors.Newf("%s has no memory", a.Rank)
@@ -316,10 +327,10 @@ func (p *postPlane) seal(roomSeq uint64) {
 // complete is told by the provider how a posted write ended.
 func (p *postPlane) complete(c rdma.Completion) {
 	w := p.tokens.get(c.Token)
-	if w != nil && w.putOff(c) {
+	if w.writer != nil && w.putOff(c) {
 		return
 	}
-	p.settle(c, w)
+	p.settle(c, w.writer)
 }
 
 // settle books a completion and tells the core. w may be nil: the write was
@@ -331,6 +342,11 @@ func (p *postPlane) settle(c rdma.Completion, w *writer) {
 		var again bool
 		if again, cut = w.ended(c, over); again {
 			return // the rest of it goes out first
+		}
+	}
+	if c.Status == rdma.Completed && w != nil && p.took != nil {
+		if t := p.tokens.get(c.Token); t.writer != nil {
+			p.took(t.peer, time.Since(t.at))
 		}
 	}
 	if over {

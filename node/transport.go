@@ -21,8 +21,9 @@ type transport interface {
 // receiver takes messages from anybody.
 type receiver interface {
 	Port() int
-	// Recv waits up to pollEvery; errAgain says that nothing came.
-	Recv() (backends.Frames, error)
+	// Recv waits up to pollEvery; errAgain says that nothing came. key is the
+	// public key that the sender has proven to hold; empty of plain sockets.
+	Recv() (f backends.Frames, key string, err error)
 	Close() error
 }
 
@@ -32,7 +33,8 @@ type pusher interface {
 	// try again.
 	Send(f backends.Frames) error
 	// Dropped says whether the connection has ended since Dial, or could not
-	// be made. Always false of one that reconnects by itself.
+	// be made. Of one that reconnects by itself it is true only when it leads to
+	// a peer that has another key now.
 	Dropped() bool
 	// Close drops what has not left within linger.
 	Close(linger time.Duration) error

@@ -22,9 +22,9 @@ type listener struct {
 
 func (l *listener) run() {
 	for {
-		f, err := l.recv.Recv()
+		f, key, err := l.recv.Recv()
 		if err == nil {
-			l.take(f)
+			l.take(f, key)
 		}
 		select {
 		case <-l.n.halt:
@@ -43,8 +43,17 @@ func (l *listener) run() {
 	}
 }
 
-func (l *listener) take(f backends.Frames) {
+func (l *listener) take(f backends.Frames, key string) {
 	m := l.n.dialect.Decode(l.side, f)
+	if c := l.n.curve; c != nil {
+		if why := c.misfit(m, key); why != "" {
+			c.refused(string(l.rank), why)
+			return
+		}
+		if r, ok := m.(*backends.Registration); ok && !r.Peer.IsZero() {
+			c.learn(r.Peer.Key(), key)
+		}
+	}
 	if !l.n.cfg.Extension {
 		withoutExtension(m)
 	}

@@ -121,7 +121,7 @@ func (w *writer) post(ep rdma.Endpoint, j job) error {
 	if w.plane.sealed.has(j.tag) {
 		return errSealed
 	}
-	w.plane.tokens.hold(j.token, w)
+	w.plane.tokens.hold(&j, w)
 	w.mu.Lock()
 	w.open[j.tag]++
 	w.posting, w.current = true, j.token

@@ -28,12 +28,14 @@ const (
 type zmqTransport struct {
 	ctx      *zmq.Context
 	monitors atomic.Uint64
-	frameMax int64 // bytes of a frame that is taken; the largest is an AUX_DATA row
+	frameMax int64  // bytes of a frame that is taken; the largest is an AUX_DATA row
+	curve    *curve // nil: plain sockets
+	gate     *curveGate
 }
 
 var _ transport = (*zmqTransport)(nil)
 
-func newZMQ(frameMax int) (*zmqTransport, error) {
+func newZMQ(frameMax int, c *curve) (*zmqTransport, error) {
 	ctx, err := zmq.NewContext()
 	if err != nil {
 		return nil, errors.Wrap(err, "make zmq context")
@@ -42,11 +44,20 @@ func newZMQ(frameMax int) (*zmqTransport, error) {
 	if err := ctx.SetMaxSockets(maxSockets); err != nil {
 		return nil, errors.CombineErrors(errors.Wrap(err, "set zmq socket limit"), ctx.Term())
 	}
-	return &zmqTransport{ctx: ctx, frameMax: int64(frameMax)}, nil
+	t := &zmqTransport{ctx: ctx, frameMax: int64(frameMax), curve: c}
+	if c != nil { // before any socket that asks it
+		if t.gate, err = openCurveGate(ctx, c); err != nil {
+			return nil, errors.CombineErrors(err, ctx.Term())
+		}
+	}
+	return t, nil
 }
 
 // Close ends the context.
-func (t *zmqTransport) Close() error { return errors.Wrap(t.ctx.Term(), "end zmq context") }
+func (t *zmqTransport) Close() error {
+	t.gate.close()
+	return errors.Wrap(t.ctx.Term(), "end zmq context")
+}
 
 type option struct {
 	name string
@@ -63,8 +74,9 @@ func failed(opts []option) error {
 }
 
 type zmqReceiver struct {
-	soc  *zmq.Socket
-	port int
+	soc   *zmq.Socket
+	port  int
+	watch *curveWatch // nil of a plain socket
 }
 
 // Listen binds a PULL socket.
@@ -80,6 +92,12 @@ func (t *zmqTransport) Listen(host string) (receiver, error) {
 		{"MAXMSGSIZE", soc.SetMaxmsgsize(t.frameMax)},
 		{"RCVTIMEO", soc.SetRcvtimeo(pollEvery)},
 	})
+	var watch *curveWatch
+	if err == nil && t.curve != nil {
+		if err = soc.ServerAuthCurve(curveDomain, t.curve.secret); err == nil {
+			watch, err = t.watchRefusals(soc)
+		}
+	}
 	if err == nil {
 		err = soc.Bind("tcp://" + net.JoinHostPort(host, "*"))
 	}
@@ -92,27 +110,35 @@ func (t *zmqTransport) Listen(host string) (receiver, error) {
 		port, err = strconv.Atoi(at[strings.LastIndexByte(at, ':')+1:])
 	}
 	if err != nil {
-		return nil, errors.CombineErrors(errors.Wrapf(err, "bind PULL socket on %s", host), soc.Close())
+		return nil, errors.CombineErrors(errors.Wrapf(err, "bind PULL socket on %s", host), errors.CombineErrors(watch.close(), soc.Close()))
 	}
-	return &zmqReceiver{soc: soc, port: port}, nil
+	return &zmqReceiver{soc: soc, port: port, watch: watch}, nil
 }
 
 // Port is the bound port.
 func (r *zmqReceiver) Port() int { return r.port }
 
 // Recv takes one message.
-func (r *zmqReceiver) Recv() (backends.Frames, error) {
-	f, err := r.soc.RecvMessageBytes(0)
-	return f, again(err)
+func (r *zmqReceiver) Recv() (f backends.Frames, key string, err error) {
+	if r.watch == nil {
+		f, err = r.soc.RecvMessageBytes(0)
+		return f, "", again(err)
+	}
+	f, about, err := r.soc.RecvMessageBytesWithMetadata(0, "User-Id")
+	return f, about["User-Id"], again(err)
 }
 
 // Close closes the socket.
-func (r *zmqReceiver) Close() error { return r.soc.Close() }
+func (r *zmqReceiver) Close() error { return errors.CombineErrors(r.watch.close(), r.soc.Close()) }
 
 type zmqPusher struct {
 	soc     *zmq.Socket
-	mon     *zmq.Socket // nil of a socket that reconnects
+	mon     *zmq.Socket // nil of a plain socket that reconnects
 	dropped bool
+
+	curve   *curve // nil of a plain socket
+	address string
+	key     string // who has to be there
 }
 
 // Dial makes a PUSH socket and connects it.
@@ -125,7 +151,7 @@ func (t *zmqTransport) Dial(address string, side dialSide) (pusher, error) {
 	if err != nil {
 		return nil, errors.Wrap(err, "make PUSH socket")
 	}
-	p := &zmqPusher{soc: soc}
+	p := &zmqPusher{soc: soc, curve: t.curve, address: address}
 	opts := []option{
 		{"LINGER", soc.SetLinger(0)},
 		{"IPV6", soc.SetIpv6(strings.Contains(host, ":"))},
@@ -142,8 +168,18 @@ func (t *zmqTransport) Dial(address string, side dialSide) (pusher, error) {
 		)
 	}
 	err = failed(opts)
-	if err == nil && side == toDecode {
-		err = t.monitor(p)
+	if err == nil && t.curve != nil {
+		err = t.curve.client(p)
+	}
+	over := zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+	if side != toDecode {
+		over = 0
+	}
+	if t.curve != nil {
+		over |= refusals
+	}
+	if err == nil && over != 0 {
+		err = t.monitor(p, over)
 	}
 	if err == nil {
 		err = soc.Connect("tcp://" + address)
@@ -154,22 +190,28 @@ func (t *zmqTransport) Dial(address string, side dialSide) (pusher, error) {
 	return p, nil
 }
 
-// monitor watches for the end of the connection.
-func (t *zmqTransport) monitor(p *zmqPusher) error {
+// monitor watches for what ends a connection, or refuses it.
+func (t *zmqTransport) monitor(p *zmqPusher, what zmq.Event) error {
+	mon, err := t.monitorOf(p.soc, what)
+	p.mon = mon
+	return err
+}
+
+// monitorOf makes the socket at which a socket's events are read; it is given
+// also with an error, to be closed.
+func (t *zmqTransport) monitorOf(soc *zmq.Socket, what zmq.Event) (*zmq.Socket, error) {
 	at := "inproc://monitor-" + strconv.FormatUint(t.monitors.Add(1), 10)
-	const over = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
-	if err := p.soc.Monitor(at, over); err != nil {
-		return errors.Wrap(err, "monitor")
+	if err := soc.Monitor(at, what); err != nil {
+		return nil, errors.Wrap(err, "monitor")
 	}
 	mon, err := t.ctx.NewSocket(zmq.PAIR)
 	if err != nil {
-		return errors.Wrap(err, "make monitor socket")
+		return nil, errors.Wrap(err, "make monitor socket")
 	}
-	p.mon = mon
 	if err := mon.SetLinger(0); err != nil {
-		return errors.Wrap(err, "set LINGER of monitor")
+		return mon, errors.Wrap(err, "set LINGER of monitor")
 	}
-	return errors.Wrap(mon.Connect(at), "connect monitor")
+	return mon, errors.Wrap(mon.Connect(at), "connect monitor")
 }
 
 // Send hands one message to libzmq.
@@ -188,9 +230,18 @@ func (p *zmqPusher) Dropped() bool {
 		return false
 	}
 	for !p.dropped {
-		if _, _, _, err := p.mon.RecvEvent(zmq.DONTWAIT); err != nil {
+		what, _, value, err := p.mon.RecvEvent(zmq.DONTWAIT)
+		if err != nil {
 			break
 		}
+		if what&refusals != 0 {
+			p.curve.refused(p.address, refusal(what, value))
+			continue
+		}
+		p.dropped = true
+	}
+	// Another process is at the address, and has another key.
+	if p.curve != nil && p.curve.keyAt(p.address) != p.key {
 		p.dropped = true
 	}
 	return p.dropped

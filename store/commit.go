@@ -49,7 +49,7 @@ func (l *Log) commitLoop() {
 			if batch.Len() == 0 {
 				break // back to sleep
 			}
-			began := time.Now()
+			began, before := time.Now(), l.pos.Seq
 			slow.Reset(slowCommit)
 			err := l.commit(&batch)
 			if !slow.Stop() && err == nil {
@@ -58,6 +58,9 @@ func (l *Log) commitLoop() {
 			if err != nil {
 				l.fail(err)
 				return
+			}
+			if l.opts.OnCommit != nil {
+				l.opts.OnCommit(int(l.pos.Seq-before), time.Since(began)) //nolint:gosec // a commit's events
 			}
 		}
 	}

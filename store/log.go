@@ -49,6 +49,9 @@ type Options struct {
 	// OnDurable is called on the committer with each new durable sequence. It
 	// must not block and must not call Wait, Sync or Close.
 	OnDurable func(seq uint64)
+	// OnCommit is called on the committer with the events of each commit and how
+	// long the disk took for them. It must not block.
+	OnCommit func(events int, took time.Duration)
 	// OnRoll is called on the committer when a segment has been sealed and the
 	// next one begun (Sealed). It must not block.
 	OnRoll func()

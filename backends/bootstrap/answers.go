@@ -75,6 +75,7 @@ type nodeAnswer struct {
 	LogSince    uint64   `json:"log_since"`
 	LogID       string   `json:"log_id,omitempty"`
 	Features    []string `json:"features"`
+	Curve       string   `json:"curve,omitempty"`
 }
 
 // FeaturePDX1 is the word of a node that reads and writes the extension frame.

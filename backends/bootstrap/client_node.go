@@ -24,6 +24,7 @@ type NodeInfo struct {
 	LogSince    uint64 // hybrid logical clock
 	LogID       []byte // 16 bytes, or nil for an older pdlog
 	Features    []string
+	Curve       string // its public key (Z85), if its control sockets take CURVE alone
 }
 
 // Speaks reports that the node knows a feature, e.g. FeaturePDX1.
@@ -87,6 +88,9 @@ func parseNode(body []byte) (NodeInfo, error) {
 		if err != nil || len(n.LogID) != 16 || strings.ToLower(text) != text {
 			f.fail("log_id", "is not 32 lower-case hex digits")
 		}
+	}
+	if raw, ok := o["curve"]; ok {
+		n.Curve = f.textOf("curve", raw)
 	}
 	if f.err != nil {
 		return NodeInfo{}, f.err

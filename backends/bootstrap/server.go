@@ -41,6 +41,10 @@ type Config struct {
 	// LogID is the log's 128-bit identity, or empty: then the key is left out.
 	LogID []byte
 
+	// Curve is the node's public key (Z85), if its control sockets take CURVE
+	// alone; else the key is left out.
+	Curve string
+
 	// Extension switches pdlog's own two questions on.
 	Extension bool
 
@@ -199,5 +203,6 @@ func (s *Server) nodeAnswer() nodeAnswer {
 		LogSince:    s.cfg.LogSince(),
 		LogID:       hex.EncodeToString(s.cfg.LogID),
 		Features:    []string{FeaturePDX1},
+		Curve:       s.cfg.Curve,
 	}
 }

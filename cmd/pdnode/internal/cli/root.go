@@ -37,7 +37,7 @@ func newRoot(sys Sys) *cobra.Command {
 		runCommand(sys), demoCommand(sys), demoEngineCommand(sys),
 		statusCommand(sys), roomsCommand(sys), roomCommand(sys), peersCommand(sys), pagesCommand(sys), topCommand(sys),
 		drainCommand(sys), abortCommand(sys), releaseCommand(sys), fenceCommand(sys), backupCommand(sys),
-		wireCommand(sys), configCommand(sys), benchCommand(sys),
+		wireCommand(sys), configCommand(sys), keygenCommand(sys), benchCommand(sys),
 	)
 	return command.Root(root, node.Version, command.Streams{Stdin: sys.Stdin, Stdout: sys.Stdout, Stderr: sys.Stderr})
 }

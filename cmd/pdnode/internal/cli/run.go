@@ -41,7 +41,7 @@ configuration again and takes what can change live (docs/configuration.md): ` + 
 			return err
 		}
 		if *validate {
-			return nil
+			return l.CheckFiles()
 		}
 		var level slog.LevelVar
 		level.Set(levelOf(l.Log.Level))
