@@ -1,8 +1,6 @@
 package node
 
 import (
-	"cmp"
-	"slices"
 	"sync"
 
 	"github.com/pdlog/pdlog/events"
@@ -169,17 +167,12 @@ func releasesSince(m *projector.Machine, after uint64) []*enginepb.Notice {
 		return nil
 	}
 	var out []*enginepb.Notice
-	for _, k := range m.State().Known {
-		v := &k.View
-		if v.State != "released" || v.ReleasedSeq <= after {
-			continue
-		}
+	for _, v := range m.State().Known.ReleasedAfter(after) {
 		out = append(out, &enginepb.Notice{
 			Kind: enginepb.Notice_KIND_RELEASED, Room: v.Room, RoomSeq: v.RoomSeq, Pages: v.Pages, Aux: v.Aux, Basis: v.Basis,
 			Unsafe: v.Unsafe, Cause: v.Cause, Reason: v.Reason, Resumed: true, Seq: v.ReleasedSeq,
 		})
 	}
-	slices.SortFunc(out, func(a, b *enginepb.Notice) int { return cmp.Compare(a.Seq, b.Seq) })
 	return out
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -82,6 +83,7 @@ type Node struct {
 	fold       *fold           // of the log, between openLog and rebuild
 	rolled     chan struct{}   // a segment was sealed
 	logOver    bool            // of keepSnapshots: the log is above its cap
+	snapshotAt uint64          // of keepSnapshots: the record of the newest snapshot
 	oldestRoom uint64          // of keepSnapshots: Machine.OldestRoom at the newest snapshot
 	lost       bool            // the log lost its end, or its beginning, before this life
 	damaged    atomic.Int64    // sealed segments that did not verify in the last scrub
@@ -192,40 +194,74 @@ func randomBoot() (uint64, error) {
 // openLog opens the log and folds it: a snapshot that rests on it, and what
 // came after. Segments that the snapshot stands for are checked by their ends.
 func (n *Node) openLog(ctx context.Context) error {
-	f, snap := n.usableSnapshot()
-	if err := n.openStore(ctx, snap); err != nil {
-		return err
-	}
-	if snap != nil {
-		if err := n.store.Fits(snap); err != nil {
-			n.log.Error("snapshot is ignored: the start reads more of the log", "dir", n.cfg.LogDir(), "err", err)
-			snap = nil
-			l := n.store
-			n.store = nil
-			if err := l.Close(); err != nil {
+	for snap, err := range store.DirSnapshots(n.cfg.LogDir()) {
+		if errors.Is(err, os.ErrNotExist) { // there is no log yet
+			break
+		}
+		var f *fold
+		if err == nil {
+			if f, err = n.openOn(ctx, snap); err != nil {
 				return err
 			}
-			if err := n.openStore(ctx, nil); err != nil { // this time all of it is verified
-				return err
-			}
+		} else {
+			n.snapshotIgnored(err)
+		}
+		if f != nil {
+			n.snapshotAt, n.oldestRoom = snap.Seq, f.m.OldestRoom()
+			return n.foldLog(ctx, f, snap.Seq)
 		}
 	}
+	if err := n.openStore(ctx, nil); err != nil {
+		return err
+	}
 	after := n.store.First() - 1
-	switch {
-	case snap != nil:
-		after = snap.Seq
-	case after > 0:
+	if after > 0 {
 		n.lost = true
 		n.log.Error("the log's beginning was let go and no snapshot can be used: the past is unknown", "first_seq", n.store.First())
-		fallthrough
-	default:
-		f = newFold(n.projectorConfig())
 	}
-	if _, err := n.foldRange(ctx, f, after, n.store.Durable()); err != nil {
+	return n.foldLog(ctx, newFold(n.projectorConfig()), after)
+}
+
+// openOn opens the log on a snapshot and reads the snapshot meanwhile. One that
+// this build cannot go on from, or that does not rest on the log, gives nil, is
+// named and left alone, and the log is closed again: more of it has to be verified.
+func (n *Node) openOn(ctx context.Context, snap *store.Snapshot) (*fold, error) {
+	var f *fold
+	decoded := make(chan error, 1)
+	go func() {
+		var err error
+		f, err = decodeFold(n.projectorConfig(), snap.Data)
+		decoded <- errors.Wrapf(err, "after record %d", snap.Seq)
+	}()
+	err := n.openStore(ctx, snap)
+	unfit := <-decoded
+	if err != nil {
+		return nil, err
+	}
+	if unfit == nil {
+		unfit = n.store.Fits(snap)
+	}
+	if unfit == nil {
+		return f, nil
+	}
+	n.snapshotIgnored(unfit)
+	l := n.store
+	n.store = nil
+	return nil, l.Close()
+}
+
+func (n *Node) snapshotIgnored(err error) {
+	n.log.Error("snapshot is ignored: the start reads more of the log", "dir", n.cfg.LogDir(), "err", err)
+}
+
+// foldLog folds the log behind record after.
+func (n *Node) foldLog(ctx context.Context, f *fold, after uint64) error {
+	opened := time.Since(n.began)
+	if _, err := foldAll(f, ahead(n.records(ctx, after, n.store.Durable()))); err != nil {
 		return err
 	}
 	n.fold = f
-	n.log.Debug("log is folded", "from", after+1, "to", n.store.Durable(), "took", time.Since(n.began))
+	n.log.Debug("log is folded", "from", after+1, "to", n.store.Durable(), "opened", opened, "took", time.Since(n.began))
 	return nil
 }
 

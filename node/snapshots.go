@@ -2,13 +2,12 @@ package node
 
 import (
 	"context"
-	"os"
+	"iter"
 	"time"
 
 	"github.com/cockroachdb/errors"
 
 	"github.com/pdlog/pdlog/events"
-	"github.com/pdlog/pdlog/store"
 )
 
 const (
@@ -16,53 +15,79 @@ const (
 	retainEvery = time.Minute // age and the mirror's progress are looked at as often
 )
 
-// usableSnapshot is the newest snapshot in the log's directory that this node
-// and this build can go on from; nil if there is none. One that cannot be used
-// is named and left alone.
-func (n *Node) usableSnapshot() (*fold, *store.Snapshot) {
-	for s, err := range store.DirSnapshots(n.cfg.LogDir()) {
-		if err == nil {
-			var f *fold
-			if f, err = decodeFold(n.projectorConfig(), s.Data); err == nil {
-				return f, s
-			}
-			err = errors.Wrapf(err, "after record %d", s.Seq)
-		}
-		if !errors.Is(err, os.ErrNotExist) { // there is no log yet
-			n.log.Error("snapshot is ignored: the start reads more of the log", "dir", n.cfg.LogDir(), "err", err)
-		}
-	}
-	return nil, nil
+// page is some records of the log, one after the other.
+type page struct {
+	events []*events.Event
+	chain  uint32 // after the last of them
 }
 
-// foldRange folds the records behind after up to to, and gives the chain after
-// the last of them.
-func (n *Node) foldRange(ctx context.Context, f *fold, after, to uint64) (chain uint32, err error) {
-	for from := after + 1; from <= to; {
-		if err := ctx.Err(); err != nil {
+// records reads the log behind after up to to.
+func (n *Node) records(ctx context.Context, after, to uint64) iter.Seq2[page, error] {
+	return func(yield func(page, error) bool) {
+		for from := after + 1; from <= to; {
+			var p page
+			err := ctx.Err()
+			if err == nil {
+				p.events = make([]*events.Event, 0, foldBytes/32)
+				p.chain, err = n.store.ReadEvents(from, to, foldBytes, func(e *events.Event) { p.events = append(p.events, e) })
+			}
+			if err == nil && len(p.events) == 0 {
+				err = errors.Newf("nothing there, the log ends at %d", n.store.Durable())
+			}
+			if err != nil {
+				yield(page{}, errors.Wrapf(err, "read log from record %d", from))
+				return
+			}
+			from = p.events[len(p.events)-1].Seq + 1
+			if !yield(p, nil) {
+				return
+			}
+		}
+	}
+}
+
+// ahead reads one element further than its caller has come, on a goroutine of
+// its own: a start has nothing else to do meanwhile.
+func ahead[T any](seq iter.Seq2[T, error]) iter.Seq2[T, error] {
+	type element struct {
+		v   T
+		err error
+	}
+	return func(yield func(T, error) bool) {
+		next, stop := make(chan element, 1), make(chan struct{})
+		go func() {
+			defer close(next)
+			for v, err := range seq {
+				select {
+				case next <- element{v, err}:
+				case <-stop:
+					return
+				}
+			}
+		}()
+		defer func() {
+			close(stop)
+			for range next { //nolint:revive // until it has ended
+			}
+		}()
+		for e := range next {
+			if !yield(e.v, e.err) {
+				return
+			}
+		}
+	}
+}
+
+// foldAll folds records, and gives the chain after the last of them.
+func foldAll(f *fold, records iter.Seq2[page, error]) (chain uint32, err error) {
+	for p, err := range records {
+		if err != nil {
 			return 0, err
 		}
-		frames, err := n.store.ReadFrames(from, foldBytes)
-		if err != nil {
-			return 0, errors.Wrapf(err, "read log from record %d", from)
+		for _, e := range p.events {
+			f.apply(e)
 		}
-		if len(frames) == 0 {
-			return 0, errors.Newf("read log from record %d: nothing there, the log ends at %d", from, n.store.Durable())
-		}
-		for _, fr := range frames {
-			if fr.Info.FirstSeq > to {
-				break
-			}
-			if _, err := events.DecodeFrame(fr.Data, n.cfg.Node, func(e *events.Event) error {
-				if e.Seq > after {
-					f.apply(e)
-				}
-				return nil
-			}); err != nil {
-				return 0, errors.Wrapf(err, "read log from record %d", fr.Info.FirstSeq)
-			}
-			chain, from = fr.Info.Chain, fr.Info.LastSeq+1
-		}
+		chain = p.chain
 	}
 	return chain, nil
 }
@@ -99,6 +124,9 @@ func (n *Node) onRoll() {
 // writeSnapshot folds the sealed segments behind the newest snapshot.
 func (n *Node) writeSnapshot(ctx context.Context) error {
 	began, to := time.Now(), n.store.Sealed()
+	if to == n.snapshotAt {
+		return nil
+	}
 	f, after := newFold(n.projectorConfig()), n.store.First()-1
 	s, err := n.store.LatestSnapshot()
 	if err != nil {
@@ -109,11 +137,11 @@ func (n *Node) writeSnapshot(ctx context.Context) error {
 			f, after = old, s.Seq
 		}
 	}
-	defer func() { n.oldestRoom = f.m.OldestRoom() }()
 	if to <= after {
+		n.snapshotAt, n.oldestRoom = after, f.m.OldestRoom()
 		return nil
 	}
-	chain, err := n.foldRange(ctx, f, after, to)
+	chain, err := foldAll(f, n.records(ctx, after, to))
 	if err != nil {
 		return err
 	}
@@ -124,6 +152,7 @@ func (n *Node) writeSnapshot(ctx context.Context) error {
 	if err := n.store.WriteSnapshot(to, chain, b); err != nil {
 		return err
 	}
+	n.snapshotAt, n.oldestRoom = to, f.m.OldestRoom()
 	n.log.Info("snapshot written", "seq", to, "bytes", len(b), "events", to-after, "took", time.Since(began))
 	return nil
 }

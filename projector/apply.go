@@ -178,7 +178,7 @@ func (m *Machine) applyDecode(e *events.Event) {
 		st.Rooms[r.Seq], m.hot = r, r
 		st.Current[r.Room] = r.Seq
 		st.byNumber[r.Room] = append(st.byNumber[r.Room], r.Seq)
-		m.learn(e, r)
+		st.Known.opened(r.Room, r.Seq, e.Clock())
 		return
 	case *events.Event_AckReceived:
 		m.applyAck(e, p.AckReceived)
@@ -268,7 +268,7 @@ func (m *Machine) applyDecode(e *events.Event) {
 	case *events.Event_RoomFailed:
 		if r.Outcome == OutcomeNone {
 			r.Outcome, r.Cause, r.Reason, r.FailedSeq = OutcomeFailed, p.RoomFailed.Cause, p.RoomFailed.Reason, e.Seq
-			if k := st.Known[r.Room]; k != nil {
+			if k := st.Known.find(r.Room); k != nil {
 				k.FailedUse = true
 			}
 		}
@@ -348,25 +348,9 @@ func (m *Machine) applyAck(e *events.Event, p *events.AckReceived) {
 	}
 }
 
-// learn records the use of a room number and forgets those that are older than
-// knownFor and not in use.
-func (m *Machine) learn(e *events.Event, r *Room) {
-	st := m.st
-	k := st.Known[r.Room]
-	if k == nil {
-		k = &KnownRoom{}
-		st.Known[r.Room] = k
-	}
-	k.Uses++
-	k.At = e.Clock()
-	k.View = RoomView{Room: r.Room, RoomSeq: r.Seq}
-}
-
 func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 	st := m.st
-	view := m.roomView(r)
-	view.State, view.Basis = "released", events.EnumWord(p.Basis.Descriptor(), p.Basis.Number())
-	view.Unsafe, view.ReleasedSeq = p.Unsafe, e.Seq
+	end := endingOf(m.roomView(r), r.Cause, p)
 	for _, pg := range r.Pages {
 		if int(pg) < len(st.Pages) && st.Pages[pg].owner == r.Seq {
 			st.Pages[pg] = PageSlot{}
@@ -391,21 +375,6 @@ func (m *Machine) applyReleased(e *events.Event, r *Room, p *events.Released) {
 	if st.Current[r.Room] == r.Seq {
 		delete(st.Current, r.Room)
 	}
-	k := st.Known[r.Room]
-	if k == nil {
-		k = &KnownRoom{Uses: 1}
-		st.Known[r.Room] = k
-	}
-	k.At = e.Clock()
-	if k.View.RoomSeq <= r.Seq {
-		k.View = view
-	}
-	st.knownQ = append(st.knownQ, knownRef{room: r.Room, at: k.At})
-	for len(st.knownQ) > 0 && st.knownQ[0].at+knownFor < e.Clock() {
-		ref := st.knownQ[0]
-		st.knownQ = st.knownQ[1:]
-		if old := st.Known[ref.room]; old != nil && old.At == ref.at && len(st.byNumber[ref.room]) == 0 {
-			delete(st.Known, ref.room)
-		}
-	}
+	st.Known.released(r.Room, r.Seq, e.Clock(), e.Seq, &end)
+	st.Known.forget(e.Clock(), func(room uint64) bool { return len(st.byNumber[room]) > 0 })
 }

@@ -137,7 +137,7 @@ func (m *Machine) ack(c WireAck) {
 	}
 	r := m.ackRoom(c, x)
 	if r == nil {
-		if m.st.Known[c.Room] == nil {
+		if m.st.Known.find(c.Room) == nil {
 			m.reject(Rejected{Kind: "abort_ack", Reason: "unknown room", From: string(c.At)})
 			return
 		}
@@ -242,7 +242,7 @@ func (m *Machine) judgeAck(r *Room, p *Pair, c WireAck, x *Ext, misfit bool) eve
 		return 0
 	}
 	// A drain ACK of the older form: only for a number without an earlier use.
-	if k := m.st.Known[r.Room]; k != nil && k.Uses > 1 {
+	if k := m.st.Known.find(r.Room); k != nil && k.Uses > 1 {
 		return events.NotCounted_NOT_COUNTED_NO_PROOF
 	}
 	return 0
@@ -296,7 +296,7 @@ func (r *Room) settled() bool {
 func (m *Machine) abortRoom(c AbortRoom) {
 	r := m.current(c.Room)
 	if r == nil {
-		if m.st.Known[c.Room] == nil {
+		if m.st.Known.find(c.Room) == nil {
 			m.refuse("unknown_room", fmt.Sprintf("room %d was never open here", c.Room))
 		}
 		return

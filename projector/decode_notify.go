@@ -106,7 +106,7 @@ func (m *Machine) misNotified(r *Room, c WireNotification) string {
 		return "the room has ended"
 	case r.published() == 0:
 		return "nothing of the room was published"
-	case m.st.Known[c.Room].failedBefore():
+	case m.st.Known.find(c.Room).failedBefore():
 		return "an earlier use of the number failed, and may be what is meant"
 	case c.What == "stg":
 		return "no staging ring is registered"
@@ -124,8 +124,6 @@ func (m *Machine) misNotified(r *Room, c WireNotification) string {
 }
 
 func (c WireNotification) carriesChunk() bool { return c.What == "kv" || c.What == "stg" }
-
-func (k *KnownRoom) failedBefore() bool { return k != nil && k.FailedUse }
 
 // bySource finds the pair that a notification speaks of. A pdlog rank says its
 // own success on the control plane.

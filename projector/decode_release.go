@@ -9,7 +9,7 @@ import (
 func (m *Machine) finish(room uint64, reason string) {
 	r := m.current(room)
 	if r == nil {
-		if m.st.Known[room] == nil {
+		if m.st.Known.find(room) == nil {
 			m.refuse("unknown_room", fmt.Sprintf("room %d was never open here", room))
 		}
 		return // already released: answered as done (cases.md C-15)
@@ -196,7 +196,7 @@ func (m *Machine) force(c ForceRelease) {
 	}
 	if r := m.current(c.Room); r != nil && !done {
 		m.refuse("bad_request", fmt.Sprintf("room %d has not failed: abort it first", c.Room))
-	} else if !done && m.st.Known[c.Room] == nil {
+	} else if !done && m.st.Known.find(c.Room) == nil {
 		m.refuse("unknown_room", fmt.Sprintf("room %d was never open here", c.Room))
 	}
 }

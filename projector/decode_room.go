@@ -136,17 +136,17 @@ func (m *Machine) roomOfMessage(room uint64, x *Ext) (r *Room, known bool) {
 		if r := m.room(x.RoomSeq); r != nil && r.Room == room {
 			return r, true
 		}
-		return nil, m.st.Known[room] != nil
+		return nil, m.st.Known.find(room) != nil
 	}
-	return m.current(room), m.st.Known[room] != nil
+	return m.current(room), m.st.Known.find(room) != nil
 }
 
 func (m *Machine) knownSeq(room uint64, x *Ext) uint64 {
 	if x != nil && x.RoomSeq != 0 {
 		return x.RoomSeq
 	}
-	if k := m.st.Known[room]; k != nil {
-		return k.View.RoomSeq
+	if k := m.st.Known.find(room); k != nil {
+		return k.Seq
 	}
 	return 0
 }
@@ -309,12 +309,12 @@ func (m *Machine) pageFailed(room uint64, seq roomKey, b PageReport, after bool)
 func (m *Machine) pageReport(c PageReport) {
 	r := m.current(c.Room)
 	if r == nil {
-		k := m.st.Known[c.Room]
+		k := m.st.Known.find(c.Room)
 		if k == nil {
 			m.refuse("unknown_room", fmt.Sprintf("room %d was never open here", c.Room))
 			return
 		}
-		m.pageFailed(c.Room, k.View.RoomSeq, c, true)
+		m.pageFailed(c.Room, k.Seq, c, true)
 		return
 	}
 	m.res.RoomSeq = r.Seq

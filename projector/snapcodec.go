@@ -87,6 +87,18 @@ func (c *coder) bytes(p *[]byte) {
 	}
 }
 
+// blob is bytes that belong to what is read, or to their owner.
+func (c *coder) blob(b []byte) []byte {
+	n := c.count(len(b))
+	if !c.reading {
+		c.b = append(c.b, b...)
+		return b
+	}
+	b = c.b[:n:n]
+	c.b = c.b[n:]
+	return b
+}
+
 func text[T ~string](c *coder, p *T) {
 	n := c.count(len(*p))
 	if !c.reading {

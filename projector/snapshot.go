@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 7
+const snapshotVersion = 8
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -117,8 +117,7 @@ func (st *State) code(c *coder) {
 	numbered(c, &st.Rooms, whole(c, c.room))
 	numbered(c, &st.Current, func(_ uint64, p *roomKey) { c.u64(p) })
 	c.pool(st)
-	numbered(c, &st.Known, whole(c, c.known))
-	list(c, &st.knownQ, func(k *knownRef) { c.u64(&k.room); c.u64(&k.at) })
+	c.knownRooms(st.Known)
 	numbered(c, &st.Unsafe, whole(c, c.room))
 	named(c, &st.Peers, func(_ string, p **Peer) {
 		if c.reading {
@@ -241,27 +240,6 @@ func (c *coder) pair(p *Pair) {
 		number(c, &n.count)
 		c.flag(&n.last)
 	})
-}
-
-func (c *coder) known(k *KnownRoom) {
-	number(c, &k.Uses)
-	c.u64(&k.At)
-	c.flag(&k.FailedUse)
-	v := &k.View
-	for _, p := range []*uint64{&v.Room, &v.RoomSeq, &v.Generation, &v.OpenedAt, &v.ArmedAt, &v.Until, &v.ReleasedSeq} {
-		c.u64(p)
-	}
-	for _, p := range []*string{&v.State, &v.Basis, &v.Cause, &v.Reason, &v.RequestID} {
-		text(c, p)
-	}
-	for _, p := range []*int{&v.Acked, &v.Pairs, &v.Outstanding, &v.AckTargets} {
-		number(c, p)
-	}
-	c.flag(&v.Unsafe)
-	c.flag(&v.Fenced)
-	c.ranks(&v.Missing)
-	c.pages(&v.Pages)
-	number(c, &v.Aux)
 }
 
 func (c *coder) peer(p *Peer) {

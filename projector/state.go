@@ -34,8 +34,7 @@ type State struct {
 	Aux     []roomKey
 	free    rowSet // pages that no room has
 	auxFree rowSet
-	Known   map[uint64]*KnownRoom
-	knownQ  []knownRef
+	Known   *KnownRooms
 	// Rooms that were released without evidence: their keys end when the rank
 	// answers, or with this life.
 	Unsafe map[roomKey]*Room
@@ -59,27 +58,6 @@ type PageSlot struct {
 	owner roomKey
 	index int32 // place in the room's page list
 }
-
-// KnownRoom is the bounded receipt of a room number on decode (kept for
-// knownFor at least): what the last incarnation came to, and that the number
-// was used.
-type KnownRoom struct {
-	View RoomView
-	Uses int
-	At   uint64
-	// FailedUse: one of them failed. What its writers say late and without
-	// naming the use cannot be told from what is said of a later one.
-	FailedUse bool
-}
-
-type knownRef struct {
-	room uint64
-	at   uint64
-}
-
-// knownFor is how long decode remembers the use of a room number at least
-// (release rule 2: an hour), in ms.
-const knownFor = 3600 * 1000
 
 // Outcome is the terminal outcome of a room incarnation.
 type Outcome uint8
@@ -317,7 +295,7 @@ func newState(cfg *Config) *State {
 	st := &State{
 		Rooms:     map[roomKey]*Room{},
 		Current:   map[uint64]roomKey{},
-		Known:     map[uint64]*KnownRoom{},
+		Known:     newKnownRooms(),
 		Unsafe:    map[roomKey]*Room{},
 		Unsettled: map[string]bool{},
 		Peers:     map[string]*Peer{},

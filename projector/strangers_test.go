@@ -55,14 +55,14 @@ func TestLateAckCreatesNothing(t *testing.T) {
 	m, r, gen := armedRoom(t)
 	m.Step(At(t0+5), ackOf(7, "d/0", 0, gen))
 	m.Step(At(t0+5), ackOf(7, "d/0", 1, gen))
-	rooms, known, unsafe := len(m.st.Rooms), len(m.st.Known), len(m.st.Unsafe)
+	rooms, known, unsafe := len(m.st.Rooms), m.st.Known.Len(), len(m.st.Unsafe)
 	for range 3 {
 		m.Step(At(t0+6), ackOf(7, "d/0", 1, gen))
 		m.Step(At(t0+6), ackOf(7, "d/0", 1, gen+9))
 		m.Step(At(t0+6), ackOf(8, "d/0", 1, gen))
 	}
-	if len(m.st.Rooms) != rooms || len(m.st.Known) != known || len(m.st.Unsafe) != unsafe || rooms != 0 || m.st.Known[8] != nil {
-		t.Errorf("%d rooms, %d known, %d unsafe after late ACKs of room_seq %d; before %d, %d, %d", len(m.st.Rooms), len(m.st.Known), len(m.st.Unsafe), r.Seq, rooms, known, unsafe)
+	if len(m.st.Rooms) != rooms || m.st.Known.Len() != known || len(m.st.Unsafe) != unsafe || rooms != 0 || m.st.Known.find(8) != nil {
+		t.Errorf("%d rooms, %d known, %d unsafe after late ACKs of room_seq %d; before %d, %d, %d", len(m.st.Rooms), m.st.Known.Len(), len(m.st.Unsafe), r.Seq, rooms, known, unsafe)
 	}
 	if len(m.st.Current) != 0 {
 		t.Errorf("room numbers in use: %v", m.st.Current)

@@ -100,8 +100,8 @@ func (m *Machine) RoomView(room uint64) RoomView {
 	if r := m.current(room); r != nil {
 		return m.roomView(r)
 	}
-	if k := m.st.Known[room]; k != nil {
-		return k.View
+	if k := m.st.Known.find(room); k != nil {
+		return m.st.Known.view(k)
 	}
 	if r := m.pcurrent(room); r != nil {
 		return m.proomView(r)

@@ -302,6 +302,24 @@ func TestLiveReaderFollowsTheCommitter(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+
+	// Pages of events begin and end where they are asked to, over segments too.
+	for from, to := uint64(7), uint64(total-7); from <= to; {
+		next := from
+		chain, err := l.ReadEvents(from, to, 100<<10, func(e *events.Event) {
+			if e.Seq != next {
+				t.Fatalf("event %d, want %d", e.Seq, next)
+			}
+			next++
+		})
+		if err != nil || next == from || next > to+1 {
+			t.Fatalf("page from %d to %d: ends before %d: %v", from, to, next, err)
+		}
+		if frames, err := l.ReadFrames(next-1, 1); err != nil || frames[0].Info.Chain != chain {
+			t.Errorf("after %d: chain %08x, %v", next-1, chain, err)
+		}
+		from = next
+	}
 }
 
 func TestWaitEndsWithItsContext(t *testing.T) {

@@ -265,7 +265,7 @@ func checkLast(dir string, s *segment, chk *checker, isFirst bool) (torn, err er
 	if err != nil {
 		return nil, err
 	}
-	return chk.scanNewest(p, s, isFirst, newestSnapshot(dir))
+	return chk.scanNewest(p, s, isFirst, func() uint64 { return newestSnapshot(dir) })
 }
 
 // start opens what was verified for writing.

@@ -32,6 +32,15 @@ func (l *Log) First() uint64 {
 // transactions: nothing is pinned between calls (store.md 2.4). ErrBelow if
 // from is no longer kept, ErrClosed on a closed log.
 func (l *Log) ReadFrames(from uint64, maxBytes int) ([]Frame, error) {
+	out, err := l.rawFrames(from, maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	return out, l.verifyPage(out)
+}
+
+// rawFrames are the frames as they lie there, their Info not filled in.
+func (l *Log) rawFrames(from uint64, maxBytes int) ([]Frame, error) {
 	select {
 	case <-l.ended:
 		return nil, ErrClosed
@@ -74,7 +83,7 @@ func (l *Log) ReadFrames(from uint64, maxBytes int) ([]Frame, error) {
 			return nil, &CorruptError{File: s.path, Seq: next, Err: events.ErrSeqGap}
 		}
 	}
-	return out, l.verifyPage(out)
+	return out, nil
 }
 
 // verifyPage checks the copies, outside of the transaction.
@@ -94,6 +103,42 @@ func (l *Log) verifyPage(page []Frame) error {
 		page[i].Info = in
 	}
 	return nil
+}
+
+// ReadEvents visits the durable events from sequence from to sequence to, as far
+// as maxBytes of frames reach, and gives the chain after the frame of the last
+// one. It is ReadFrames for who wants the events alone.
+func (l *Log) ReadEvents(from, to uint64, maxBytes int, visit func(*events.Event)) (chain uint32, err error) {
+	frames, err := l.rawFrames(from, maxBytes)
+	if err != nil {
+		return 0, err
+	}
+	var at events.Position
+	for i := range frames {
+		peek, err := events.FramePeek(frames[i].Data)
+		if err == nil && peek.FirstSeq > to {
+			break
+		}
+		if err == nil && i == 0 {
+			at = events.Position{Seq: peek.FirstSeq - 1, Chain: peek.PrevChain}
+		}
+		var in events.FrameInfo
+		if err == nil {
+			in, err = events.DecodeFrame(frames[i].Data, l.opts.Node, func(e *events.Event) error {
+				if e.Seq >= from && e.Seq <= to {
+					visit(e)
+				}
+				return nil
+			})
+		}
+		if err == nil {
+			err = at.Advance(in)
+		}
+		if err != nil {
+			return 0, &CorruptError{File: l.dir, Seq: at.Seq + 1, Err: err}
+		}
+	}
+	return at.Chain, nil
 }
 
 // ReadFrom gives up to maxEvents durable events from sequence from on, all

@@ -97,7 +97,7 @@ func readSegment(s *segment, chk *checker, isFirst bool, lastOf string, from uin
 	defer p.close()                      //nolint:errcheck // read-only
 	if lastOf != "" && !chk.head.clean { // which root? Nothing is handed out before that is known
 		probe := *chk
-		torn, err := probe.scanNewest(p, s, isFirst, newestSnapshot(lastOf))
+		torn, err := probe.scanNewest(p, s, isFirst, func() uint64 { return newestSnapshot(lastOf) })
 		chk.torn, probe.torn = torn, torn
 		if err == nil && visit == nil {
 			*chk = probe

@@ -54,6 +54,12 @@ func (l *Log) Scrub(ctx context.Context, rate int64, bad func(error)) (done Scru
 
 func (l *Log) scrubSegment(ctx context.Context, s *segment, chk *checker, fresh bool, pace *pacer) error {
 	p, err := openPagesStream(s.path)
+	for began := time.Now(); errors.Is(err, unix.EWOULDBLOCK) && time.Since(began) < lockTimeout; {
+		if err := pause(ctx, 10*time.Millisecond); err != nil { // just sealed: the handle that wrote it is being closed
+			return err
+		}
+		p, err = openPagesStream(s.path)
+	}
 	if err != nil {
 		return err
 	}
@@ -96,7 +102,11 @@ func (p *pacer) took(ctx context.Context, n int64) error {
 	}
 	p.since = 0
 	due := time.Duration(float64(p.read) / float64(p.rate) * float64(time.Second))
-	t := time.NewTimer(due - time.Since(p.began))
+	return pause(ctx, due-time.Since(p.began))
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:

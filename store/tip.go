@@ -107,7 +107,7 @@ func (c *checker) checkTip(s *segment, v segmentView) error {
 // from its newest root, or from the one before if the newest is a commit that a
 // power loss tore: one that was written with one sync, when nothing knows of more
 // than the older root holds. torn is then why. The pages stay on the root taken.
-func (c *checker) scanNewest(p *pages, s *segment, isFirst bool, notBelow uint64) (torn, err error) {
+func (c *checker) scanNewest(p *pages, s *segment, isFirst bool, reached func() uint64) (torn, err error) {
 	before := *c
 	v, err := p.view()
 	if err == nil {
@@ -121,6 +121,7 @@ func (c *checker) scanNewest(p *pages, s *segment, isFirst bool, notBelow uint64
 	if olderErr == nil {
 		olderErr = older.scan(s, v, isFirst, nil)
 	}
+	notBelow := reached()
 	if c.haveHead {
 		notBelow = max(notBelow, c.head.seq)
 	}
