@@ -33,6 +33,21 @@ func HeadOf(e *Event) Head {
 	return h
 }
 
+// TypesOf are the types whose events are such as is says.
+func TypesOf(is func(*Event) bool) map[Type]bool {
+	out := map[Type]bool{}
+	fds := payloadOneof.Fields()
+	for i := range fds.Len() {
+		e := new(Event)
+		m := e.ProtoReflect()
+		m.Set(fds.Get(i), m.NewField(fds.Get(i)))
+		if is(e) {
+			out[fds.Get(i).Number()] = true
+		}
+	}
+	return out
+}
+
 // peek reads a record up to its payload. Fields come in order, as a FrameWriter
 // writes them; a record of any other writer is read to its end.
 func peek(rec []byte) (h Head, ok bool) {

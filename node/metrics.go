@@ -57,8 +57,36 @@ type metrics struct {
 
 	waits waits // of the loop
 
+	// Children of the vectors above that a room's end asks for, once each.
+	ofBasis           cells[events.Basis, prometheus.Counter]
+	ofWait            cells[events.Basis, prometheus.Observer]
+	ofCause           cells[events.AbortCause, prometheus.Counter]
+	ofForm            cells[events.AckForm, prometheus.Counter] // of ACKs that counted
+	succeeded, failed prometheus.Counter
+
 	committing atomic.Pointer[commitMark]
 	last       sharedSnapshot
+}
+
+// cells keeps the children of a vector by the number of an enum: to find one by its
+// labels hashes them each time. It is the loop's.
+type cells[E enum, C any] struct {
+	of   func(E) C
+	have map[E]C
+}
+
+func (c *cells[E, C]) at(e E) C {
+	have, ok := c.have[e]
+	if !ok {
+		have = c.of(e)
+		if c.have == nil {
+			c.have = map[E]C{}
+		}
+		if len(c.have) < maxKindLabels {
+			c.have[e] = have
+		}
+	}
+	return have
 }
 
 // commitMark is one append whose way to the disk is being timed.
@@ -121,6 +149,11 @@ func newMetrics() *metrics {
 	m.reg.MustRegister(m.released, m.abortRelease, m.opened, m.ended, m.aborts, m.acks, m.acksSent, m.fences,
 		bytes, seconds, rejected, m.sync, m.group, m.lateWrites, m.pageChecks, m.scrubbed, m.unsafe, m.violations, m.step, m.commit)
 	m.zeroes()
+	m.ofBasis.of = func(b events.Basis) prometheus.Counter { return m.released.WithLabelValues(word(b)) }
+	m.ofWait.of = func(b events.Basis) prometheus.Observer { return m.abortRelease.WithLabelValues(word(b)) }
+	m.ofCause.of = func(c events.AbortCause) prometheus.Counter { return m.aborts.WithLabelValues(word(c)) }
+	m.ofForm.of = func(f events.AckForm) prometheus.Counter { return m.acks.WithLabelValues(word(f), "counted") }
+	m.succeeded, m.failed = m.ended.WithLabelValues("succeeded"), m.ended.WithLabelValues("failed")
 	return m
 }
 
@@ -156,11 +189,12 @@ func enumWords(d protoreflect.EnumDescriptor) []string {
 
 // enum is what an events enum is.
 type enum interface {
+	comparable
 	Descriptor() protoreflect.EnumDescriptor
 	Number() protoreflect.EnumNumber
 }
 
-func word(e enum) string {
+func word[E enum](e E) string {
 	if w := events.EnumWord(e.Descriptor(), e.Number()); w != "" {
 		return w
 	}
@@ -217,16 +251,16 @@ func (m *metrics) event(e *events.Event) {
 	case *events.Event_RoomOpened:
 		m.opened.Inc()
 	case *events.Event_RoomSucceeded:
-		m.ended.WithLabelValues("succeeded").Inc()
+		m.succeeded.Inc()
 	case *events.Event_RoomFailed:
-		m.ended.WithLabelValues("failed").Inc()
-		m.aborts.WithLabelValues(word(p.RoomFailed.Cause)).Inc()
+		m.failed.Inc()
+		m.ofCause.at(p.RoomFailed.Cause).Inc()
 	case *events.Event_AckReceived:
-		verdict := "counted"
-		if a := p.AckReceived; !a.Counted {
-			verdict = word(a.Why)
+		if a := p.AckReceived; a.Counted {
+			m.ofForm.at(a.Form).Inc()
+		} else {
+			m.acks.WithLabelValues(word(a.Form), word(a.Why)).Inc()
 		}
-		m.acks.WithLabelValues(word(p.AckReceived.Form), verdict).Inc()
 	case *events.Event_AckSent:
 		m.acksSent.Inc()
 	case *events.Event_Fenced:
@@ -234,10 +268,9 @@ func (m *metrics) event(e *events.Event) {
 	case *events.Event_FenceFailed:
 		m.fences.WithLabelValues("failed").Inc()
 	case *events.Event_Released:
-		basis := word(p.Released.Basis)
-		m.released.WithLabelValues(basis).Inc()
+		m.ofBasis.at(p.Released.Basis).Inc()
 		if afterAbort {
-			m.abortRelease.WithLabelValues(basis).Observe(waited.Seconds())
+			m.ofWait.at(p.Released.Basis).Observe(waited.Seconds())
 		}
 		if p.Released.Unsafe {
 			m.unsafe.Inc()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/errors"
@@ -26,6 +27,9 @@ func IsMilestone(e *events.Event) bool {
 		return false
 	}
 }
+
+// milestoneTypes are theirs: the rest of a frame need not be decoded.
+var milestoneTypes = sync.OnceValue(func() map[events.Type]bool { return events.TypesOf(IsMilestone) })
 
 // auditLane publishes milestones, one a message, behind the log lane.
 type auditLane struct {
@@ -68,7 +72,8 @@ func (l *auditLane) session(ctx context.Context) (done bool, err error) {
 				if f.Info.FirstSeq > mirrored { // its log message comes first
 					break
 				}
-				_, err := events.DecodeFrame(f.Data, l.m.opts.Node, func(e *events.Event) error {
+				milestone := func(h events.Head) bool { return h.Seq >= l.next && milestoneTypes()[h.Type] }
+				_, err := events.DecodeFrameIf(f.Data, l.m.opts.Node, milestone, func(e *events.Event) error {
 					if e.Seq < l.next || !IsMilestone(e) {
 						return nil
 					}

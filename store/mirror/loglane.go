@@ -22,6 +22,24 @@ type logLane struct {
 	next  uint64 // first sequence to publish
 	chain uint32 // chain before it
 	other store.LogID
+	sent  time.Time // when the last message was acknowledged
+}
+
+// pace waits until the last message is Options.Pace ago, if less than another full
+// one waits. A node that is idle has waited already.
+func (l *logLane) pace(ctx context.Context) error {
+	wait := l.m.opts.Pace - time.Since(l.sent)
+	if wait <= 0 || l.m.opts.Log.Durable() >= l.next+messageEvents {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // session reads back where the stream stands and publishes from there until
@@ -33,6 +51,9 @@ func (l *logLane) session(ctx context.Context) (done bool, err error) {
 	idle := time.NewTicker(l.m.opts.CheckEvery)
 	defer idle.Stop()
 	for {
+		if err := l.pace(ctx); err != nil {
+			return done, err
+		}
 		changed := l.m.opts.Log.Changed()
 		frames, err := l.m.opts.Log.ReadFrames(l.next, messageBytes)
 		if err != nil {
@@ -46,7 +67,7 @@ func (l *logLane) session(ctx context.Context) (done bool, err error) {
 				}
 				return done, err
 			}
-			done = true
+			done, l.sent = true, time.Now()
 			frames = frames[n:]
 		}
 		if l.next <= l.m.opts.Log.Durable() {

@@ -62,6 +62,10 @@ type Options struct {
 	Replicas int // of streams that are created; default 1
 	// PublishTimeout bounds the wait for one acknowledgement; default 5 s.
 	PublishTimeout time.Duration
+	// Pace is the least time between two messages of the log while less than a
+	// full one waits: each costs the server a sync, which is the disk's time and,
+	// where the server is in this process, ours. Default 20 ms; below 0: none.
+	Pace time.Duration
 	// CheckEvery is how often an idle mirror looks whether the stream is still
 	// what it was; default 30 s.
 	CheckEvery time.Duration
@@ -77,6 +81,7 @@ const (
 	messageBytes          = 512 << 10 // half of a server's default max_payload
 	messageEvents         = 1024      // store.md 4.1: the largest batch measured
 	defaultPublishTimeout = 5 * time.Second
+	defaultPace           = 20 * time.Millisecond // beside a lag of a second that is allowed
 	defaultCheckEvery     = 30 * time.Second
 	backoffMin            = 50 * time.Millisecond
 	backoffMax            = 5 * time.Second
@@ -112,6 +117,9 @@ func New(o Options) (*Mirror, error) {
 	}
 	if o.PublishTimeout == 0 {
 		o.PublishTimeout = defaultPublishTimeout
+	}
+	if o.Pace == 0 {
+		o.Pace = defaultPace
 	}
 	if o.CheckEvery == 0 {
 		o.CheckEvery = defaultCheckEvery
