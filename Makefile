@@ -136,6 +136,11 @@ deps-bench: deps
 bench-go: deps ## the Go benchmarks of every package
 	$(GO) test -run '^$$' -bench . -benchmem -count=1 ./...
 
+.PHONY: bench-once
+bench-once: deps ## the code of every benchmark runs, once; nothing is timed
+	PDLOG_BENCH_SECONDS=1 $(GO) test -run '^$$' -bench . -benchtime 1x -count=1 ./... >/dev/null
+	cd test/bench && { $(GO) run . -rounds 1 -slice 10ms -events 20000 >/dev/null || [ $$? = 1 ]; }
+
 # make bench-compare BASE=REV [BENCH=REGEXP] [PKG=./projector/...]: the Go benchmarks
 # of a revision and of this tree, in turns, through benchstat.
 BENCH ?= .
