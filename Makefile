@@ -191,7 +191,7 @@ bench-replay: deps ## reading 10,000,000 events, beside a bare read and decode
 	PDLOG_FIGURES=$${PDLOG_FIGURES:-10000000} $(GO) test -run TestFigures -count=1 -timeout 30m -v ./replay
 
 mirror-kills: deps ## 500 nodes and 100 servers killed, on one JetStream server and on three
-	PDLOG_MIRROR_KILLS=500 $(GO) test -count=1 -timeout 60m -v -run TestKills ./store/mirror
+	PDLOG_MIRROR_KILLS=500 $(GO) test -count=1 -parallel 10 -timeout 60m -v -run TestKills ./store/mirror
 
 # make sim SEED=17 runs one seed again; OUT=run.jsonl keeps its log for pdreplay.
 SEED ?= 1

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -135,68 +136,102 @@ func kills(t *testing.T) int {
 	return 5
 }
 
+// killed is what became of one node that was killed again and again.
+type killed struct {
+	nodes, servers, leaders, steps int
+	mirrortest.Count
+}
+
+func (k *killed) add(o killed) {
+	k.nodes, k.servers, k.leaders, k.steps = k.nodes+o.nodes, k.servers+o.servers, k.leaders+o.leaders, k.steps+o.steps
+	k.Events, k.Duplicates, k.Gaps, k.Other = k.Events+o.Events, k.Duplicates+o.Duplicates, k.Gaps+o.Gaps, k.Other+o.Other
+	k.AuditMissing, k.AuditDuplicates = k.AuditMissing+o.AuditMissing, k.AuditDuplicates+o.AuditDuplicates
+}
+
 // Nodes and servers, all of them processes, are killed at any moment, and the
-// mirror holds the log exactly: nothing twice, nothing missing.
+// mirror holds the log exactly: nothing twice, nothing missing. Most of it is
+// waiting for elections, so many kills are shared by several clusters.
 func TestKillsOfNodesAndServersLeaveTheMirrorExact(t *testing.T) {
-	for name, o := range map[string]mirrortest.Options{
-		"one server":    {Count: 1, Processes: true},
-		"three servers": {Count: 3, Processes: true},
-	} {
+	const perCluster = 100
+	n := kills(t)
+	clusters := max(1, n/perCluster)
+	for name, count := range map[string]int{"one server": 1, "three servers": 3} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // most of it is waiting for elections
-			s := mirrortest.Start(t, o)
-			dir := filepath.Join(t.TempDir(), "log")
-			js := s.JetStream(s.Connect())
-			nodes, servers, leaders, steps := 0, 0, 0, 0
-			down := -1
-			for nodes < kills(t) {
-				p := startPublisher(t, dir, s.URL())
-				if o.Count > 1 || down < 0 {
-					p.await(t) // then it is always in the middle of a publish
-				}
-				if nodes%5 == 4 { // while the node runs
-					victim := rand.IntN(o.Count)
-					if o.Count > 1 && servers%2 == 0 { // a leader change, for sure
-						if down >= 0 {
-							s.Run(down)
-						}
-						victim, down = s.Leader(js, mirror.StreamLog), -1
-						leaders++
-					}
-					if victim == down {
-						s.Run(down)
-						p.await(t)
-					}
-					s.Kill(victim)
-					servers++
-					if down >= 0 && down != victim {
-						s.Run(down)
-					}
-					down = victim
-				}
-				steps += p.killAfter(t, 1+rand.IntN(40), time.Duration(rand.IntN(500))*time.Millisecond)
-				nodes++
-				if down >= 0 && (o.Count == 1 || rand.IntN(2) == 0) {
-					s.Run(down)
-					down = -1
-				}
+			if clusters == 1 {
+				t.Parallel()
 			}
-			if down >= 0 {
-				s.Run(down)
-			}
-			w := mirrortest.OpenNode(t, dir, "d0", 1)
-			w.MustAppend(t, 1)
-			r := mirrortest.Run(t, w, mirror.Options{URL: s.URL(), Replicas: o.Count})
-			r.Wait(t, w.Seq)
-			r.Stop(t)
-			c := mirrortest.Compare(t, s.Connect(), w)
-			t.Logf("%d nodes and %d servers killed (%d of them leaders): %d events in %d steps, %d duplicates, %d gaps, %d other findings; milestones: %d missing, %d twice",
-				nodes, servers, leaders, c.Events, steps, c.Duplicates, c.Gaps, c.Other, c.AuditMissing, c.AuditDuplicates)
-			if !c.Exact() {
-				t.Errorf("the mirror is not the log: %+v", c)
-			}
+			var mu sync.Mutex
+			var all killed
+			t.Run("clusters", func(t *testing.T) {
+				for i := range clusters {
+					t.Run(strconv.Itoa(i), func(t *testing.T) {
+						t.Parallel()
+						k := killAgain(t, count, n*(i+1)/clusters-n*i/clusters)
+						mu.Lock()
+						defer mu.Unlock()
+						all.add(k)
+					})
+				}
+			})
+			t.Logf("%d nodes and %d servers killed (%d of them leaders), in %d clusters: %d events in %d steps, %d duplicates, %d gaps, %d other findings; milestones: %d missing, %d twice",
+				all.nodes, all.servers, all.leaders, clusters, all.Events, all.steps, all.Duplicates, all.Gaps, all.Other, all.AuditMissing, all.AuditDuplicates)
 		})
 	}
+}
+
+// killAgain kills a node n times, and a server at every fifth, and compares the
+// mirror with the log.
+func killAgain(t *testing.T, servers, n int) (k killed) {
+	t.Helper()
+	s := mirrortest.Start(t, mirrortest.Options{Count: servers, Processes: true})
+	dir := filepath.Join(t.TempDir(), "log")
+	js := s.JetStream(s.Connect())
+	down := -1
+	for k.nodes < n {
+		p := startPublisher(t, dir, s.URL())
+		if servers > 1 || down < 0 {
+			p.await(t) // then it is always in the middle of a publish
+		}
+		if k.nodes%5 == 4 { // while the node runs
+			victim := rand.IntN(servers)
+			if servers > 1 && k.servers%2 == 0 { // a leader change, for sure
+				if down >= 0 {
+					s.Run(down)
+				}
+				victim, down = s.Leader(js, mirror.StreamLog), -1
+				k.leaders++
+			}
+			if victim == down {
+				s.Run(down)
+				p.await(t)
+			}
+			s.Kill(victim)
+			k.servers++
+			if down >= 0 && down != victim {
+				s.Run(down)
+			}
+			down = victim
+		}
+		k.steps += p.killAfter(t, 1+rand.IntN(40), time.Duration(rand.IntN(500))*time.Millisecond)
+		k.nodes++
+		if down >= 0 && (servers == 1 || rand.IntN(2) == 0) {
+			s.Run(down)
+			down = -1
+		}
+	}
+	if down >= 0 {
+		s.Run(down)
+	}
+	w := mirrortest.OpenNode(t, dir, "d0", 1)
+	w.MustAppend(t, 1)
+	r := mirrortest.Run(t, w, mirror.Options{URL: s.URL(), Replicas: servers})
+	r.Wait(t, w.Seq)
+	r.Stop(t)
+	k.Count = mirrortest.Compare(t, s.Connect(), w)
+	if !k.Exact() {
+		t.Errorf("the mirror is not the log: %+v", k.Count)
+	}
+	return k
 }
 
 // await returns when the node has mirrored a step more.

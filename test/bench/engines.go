@@ -35,6 +35,7 @@ const (
 	etcdWAL  = "etcd's wal"
 	pebbleDB = "pebble"
 	dbBatch  = "db.Batch"
+	natsLog  = "JetStream, sync always"
 )
 
 func start(name, dir string) (engine, error) {
@@ -58,6 +59,8 @@ func start(name, dir string) (engine, error) {
 		return grouped(w, err)
 	case dbBatch:
 		return newBatch(dir)
+	case natsLog:
+		return newJetStream(dir)
 	}
 	return nil, fmt.Errorf("no engine %q", name)
 }

@@ -9,10 +9,15 @@ import (
 	"github.com/pdlog/pdlog/events"
 )
 
-// event is a chunk's, as most of a node's are.
+// event is a chunk's, as most of a node's are: room numbers have 63 bits, pools
+// some 100,000 pages, and the log is not new.
 func event(room uint64) *events.Event {
-	return &events.Event{Room: room, RoomSeq: 7, Rank: "p0/1", Payload: &events.Event_ChunkPosted{ChunkPosted: &events.ChunkPosted{
-		Token: room, To: "d0/0", Pages: []uint32{7, 8, 9, 10, 11, 12, 13, 14}, Bytes: 262144,
+	pages := make([]uint32, 8)
+	for i := range pages {
+		pages[i] = uint32(51_207 + i) //nolint:gosec // eight
+	}
+	return &events.Event{Room: 1<<62 + room, RoomSeq: 40_000_000 + room, Rank: "p0/1", Payload: &events.Event_ChunkPosted{ChunkPosted: &events.ChunkPosted{
+		Token: 40_000_003 + room, To: "d0/0", Pages: pages, Bytes: 262144,
 	}}}
 }
 
@@ -82,6 +87,9 @@ func producers(dir string, rounds int, slice time.Duration) ([]row, error) {
 	var rows []row
 	for _, n := range []int{1, 16, 128} {
 		order := []string{ownOne, ownTwo, raw, etcdWAL, pebbleDB, dbBatch}
+		if n == 128 {
+			order = append(order, natsLog)
+		}
 		all, stop, err := startAll(dir, order...)
 		if err != nil {
 			return nil, err
@@ -101,7 +109,10 @@ func producers(dir string, rounds int, slice time.Duration) ([]row, error) {
 		for _, p := range []struct {
 			against string
 			bar     float64 // store.md, targets
-		}{{raw, map[int]float64{1: 0.38}[n]}, {ownTwo, 0}, {etcdWAL, 0}, {pebbleDB, 0.45}, {dbBatch, map[int]float64{16: 5, 128: 5}[n]}} {
+		}{{raw, map[int]float64{1: 0.38}[n]}, {ownTwo, 0}, {etcdWAL, 0}, {pebbleDB, 0.45}, {dbBatch, map[int]float64{16: 5, 128: 5}[n]}, {natsLog, 10}} {
+			if got[p.against] == nil {
+				continue
+			}
 			rows = append(rows, row{
 				what: fmt.Sprintf("durable events/s, %d producers", n), own: perSecond(median(got[ownOne])), against: p.against,
 				ratios: over(got[ownOne], got[p.against]), bar: p.bar,
