@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pdlog/pdlog/events"
-	"github.com/pdlog/pdlog/projector"
 )
 
 // syncState is what the next fsync does.
@@ -208,7 +207,7 @@ func (n *node) fromSnapshot() (events.Position, int) {
 		n.snap = nil
 		return events.Position{}, 0
 	}
-	m := projector.New(n.cfg)
+	m := n.machine()
 	if err := m.Restore(n.snap); err != nil {
 		n.w.fail("snapshot", "%s: %v", n.name, err)
 		return events.Position{}, 0

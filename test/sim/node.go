@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/pdlog/pdlog/backends"
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
@@ -104,7 +106,7 @@ func (n *node) boot() {
 	if n.logID == nil {
 		n.logID = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(n.idx)), uint64(n.lives)) //nolint:gosec // small
 	}
-	n.m = projector.New(n.cfg)
+	n.m = n.machine()
 	damaged := n.open()
 	n.up, n.paused, n.failSync, n.tickAt, n.queue, n.inbox = true, 0, syncOK, 0, nil, nil
 	n.registered, n.missed, n.asked = map[string]uint64{}, map[string]bool{}, map[string]time.Duration{}
@@ -224,12 +226,27 @@ func (n *node) wake() {
 	}
 }
 
+// machine is the node's, empty.
+func (n *node) machine() *projector.Machine {
+	m := projector.New(n.cfg)
+	if n.w.reuse {
+		m.ReuseResults()
+	}
+	return m
+}
+
 // run runs one command through the core and hands its events to the disk.
 func (n *node) run(cmd projector.Command) projector.Result {
 	if !n.up {
 		return projector.Result{Refused: &projector.Refusal{Word: "not_ready", Detail: n.name + " is down"}}
 	}
 	res := n.m.Step(n.instant(), cmd)
+	if n.w.reuse { // as the daemon's loop: the state must hold nothing that lies in them
+		res.Events = slices.Clone(res.Events)
+		for i, e := range res.Events {
+			res.Events[i] = proto.CloneOf(e)
+		}
+	}
 	for _, e := range res.Events {
 		n.note(e)
 	}
@@ -239,6 +256,10 @@ func (n *node) run(cmd projector.Command) projector.Result {
 	}
 	n.pending = append(n.pending, res.Events...)
 	n.push(res.Effects)
+	if n.w.reuse {
+		res.Effects = nil
+		n.m.Recycle()
+	}
 	n.commit()
 	n.flush()
 	n.arm()

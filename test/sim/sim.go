@@ -120,7 +120,7 @@ func newWorld(cfg Config) *world {
 	w := &world{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x70646c6f67)), //nolint:gosec // dice
 		at: map[string]place{}, links: map[link]*linkState{}, stalls: map[link]time.Duration{}, checker: invariants.New(), sent: make([]sent, 0, 128),
-		injected: map[string]uint64{}, probes: map[string]uint64{},
+		injected: map[string]uint64{}, probes: map[string]uint64{}, reuse: cfg.Seed%4 == 0,
 	}
 	c := &w.cfg
 	if c.Nodes == 0 {

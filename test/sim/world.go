@@ -33,6 +33,7 @@ type world struct {
 	links    map[link]*linkState
 	sent     []sent // some of the newest messages
 	healing  bool   // the liveness phase: no fault starts any more
+	reuse    bool   // the nodes' machines take their results back
 
 	lastUse   uint64 // identity of the newest room incarnation
 	lastLease uint64
