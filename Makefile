@@ -210,7 +210,7 @@ scale: deps ## the same load per node on growing fleets, simulated
 
 interop: deps-test ## peers written from the wire's description alone; junk for 60 s in each dialect
 	PDLOG_INTEROP=1 $(GO) test -count=1 -v ./test/interop
-test-browser: deps ## the node's page, and the pictures of pdreplay, in a real Chromium
+test-browser: deps ## the node's page with 10,000 rooms within 100 ms an interaction, and the pictures of pdreplay, in a real Chromium
 	$(call apt,chromium)
 	PDLOG_BROWSER=1 PDLOG_PICTURE_EVENTS=1000000 $(GO) test -count=1 -v -timeout 20m -run 'TestInABrowser|TestPageInABrowser|TestALargeFleet' ./replay/picture ./node
 

@@ -348,6 +348,9 @@ func (n *Node) rebuild(unknown []string) error {
 	}
 	m := f.m
 	n.expectPeers(m)
+	if n.tracer != nil {
+		n.tracer.fold.resume(m.State())
+	}
 	n.loop = &loop{
 		m: m, log: n.store, clock: startClock(f.clock), out: n.out, seq: n.store.Appended(),
 		fail: n.fail, stats: n.metrics, trace: n.tracer, queue: make(chan task, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
@@ -363,6 +366,7 @@ func (n *Node) rebuild(unknown []string) error {
 		return errors.Wrap(err, "record the start")
 	}
 	n.metrics.observe(b.evs)
+	n.tracer.observe(b.evs)
 	if n.lost {
 		if err := n.store.Sync(n.life); err != nil {
 			return errors.Wrap(err, "record the start")

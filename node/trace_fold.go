@@ -7,6 +7,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/projector"
 )
 
 // chunkSpans is how many writes of a room become spans; the room's span counts
@@ -39,6 +40,7 @@ type tracedRoom struct {
 	bytes     uint64
 	failed    string
 	over      bool // prefill: its outcome is there
+	resumed   bool // an earlier life opened it; writes and bytes are those of this one
 
 	decode    string // prefill: decode node of the room
 	decodeLog []byte
@@ -49,6 +51,45 @@ type write struct {
 	at    time.Time
 	chunk uint32
 	to    string
+}
+
+// resume begins with the rooms that an earlier life left open, as the fold of
+// its log has them. What that life had under way below a room (a fence, a write)
+// has no span; the room and the prefill's part of it have.
+func (f *traceFold) resume(st *projector.State) {
+	for _, r := range st.Rooms {
+		t := f.open(r.Room, r.Seq, events.Role_ROLE_DECODE, r.OpenedAt)
+		t.label, t.request = r.TraceID, r.RequestID
+		t.landed, t.armed = instant(r.LandedAt), instant(r.ArmedAt)
+		if r.Outcome == projector.OutcomeFailed {
+			t.failed = word(r.Cause)
+		}
+	}
+	for _, r := range st.PRooms {
+		t := f.open(r.Room, r.Seq, events.Role_ROLE_PREFILL, r.OpenedAt)
+		t.label, t.request, t.over = r.TraceID, r.RequestID, r.Outcome != projector.OutcomeNone
+		for _, d := range r.Dests {
+			if t.decode == "" {
+				t.decode, t.decodeLog, t.decodeSeq = d.Node, d.LogID, d.RoomSeq
+			}
+		}
+	}
+}
+
+func instant(ms uint64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(ms)) //nolint:gosec // milliseconds fit
+}
+
+func (f *traceFold) open(room, seq uint64, role events.Role, at uint64) *tracedRoom {
+	r := &tracedRoom{
+		room: room, seq: seq, role: role, opened: instant(at), resumed: true,
+		fences: map[string]time.Time{}, writes: map[uint64]write{}, aborted: map[string]time.Time{},
+	}
+	f.rooms[seq] = r
+	return r
 }
 
 func (f *traceFold) take(e *events.Event) {
@@ -66,7 +107,7 @@ func (f *traceFold) take(e *events.Event) {
 		}
 	}
 	if r == nil {
-		return // of an earlier life: its beginning was traced by that one
+		return // it was over before this life began
 	}
 	if r.role == events.Role_ROLE_PREFILL {
 		f.prefill(r, e, at)
@@ -106,6 +147,9 @@ func (r *tracedRoom) attrs(more ...attribute.KeyValue) []attribute.KeyValue {
 	out := []attribute.KeyValue{attribute.Int64("pdlog.room", int64(r.room)), attribute.Int64("pdlog.room_seq", int64(r.seq))} //nolint:gosec // 63 bits
 	if r.request != "" {
 		out = append(out, attribute.String("pdlog.request_id", r.request))
+	}
+	if r.resumed {
+		out = append(out, attribute.Bool("pdlog.resumed", true))
 	}
 	return append(out, more...)
 }

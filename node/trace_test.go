@@ -115,6 +115,42 @@ func TestATraceOfTheEngineIsTakenUp(t *testing.T) {
 	}
 }
 
+// A room that lives over a restart of both its nodes is one trace, whose root
+// is as long as the room.
+func TestARoomOverRestartsIsOneTrace(t *testing.T) {
+	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	q, d, p := tracedPair(t)
+	if _, err := q.d.client.OpenReceive(testContext(t), connect.NewRequest(&enginepb.OpenReceiveRequest{
+		Room: 74, Count: 2, Prefill: "p0", TraceId: "00-" + trace + "-" + parent + "-01", RequestId: "req-74",
+	})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.p.client.OpenSend(testContext(t), connect.NewRequest(&enginepb.OpenSendRequest{Room: 74, TraceId: trace})); err != nil {
+		t.Fatal(err)
+	}
+	q.p.await(enginepb.Notice_KIND_READY, 74)
+	before := time.Now()
+	q.d.close()
+	q.d.start(q.dc)
+	q.p.close()
+	q.p.start(q.pc)
+	q.d.awaitEvent("PeerIncarnationSeen", 0, 0)
+	q.d.await(enginepb.Notice_KIND_RELEASED, 74) // cut by the restart of its writer
+	q.p.awaitEvent("RoomFailed", 74, 0)
+	q.d.close()
+	q.p.close()
+	rooms, sends := d.of("room", trace), p.of("send", trace)
+	if len(rooms) != 1 || len(sends) != 1 {
+		t.Fatalf("in the engine's trace: %d rooms, %d sends", len(rooms), len(sends))
+	}
+	if rooms[0].Parent().SpanID().String() != parent || rooms[0].StartTime().After(before) || rooms[0].EndTime().Before(before) {
+		t.Errorf("the room is below %s, from %s to %s; the restart was at %s", rooms[0].Parent().SpanID(), rooms[0].StartTime(), rooms[0].EndTime(), before)
+	}
+	if sends[0].Parent().SpanID() != rooms[0].SpanContext().SpanID() || sends[0].StartTime().After(before) {
+		t.Errorf("send below %s from %s", sends[0].Parent().SpanID(), sends[0].StartTime())
+	}
+}
+
 func TestEngineTraceLabels(t *testing.T) {
 	for label, want := range map[string]bool{
 		"4bf92f3577b34da6a3ce929d0e0e4736": true, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01": true,

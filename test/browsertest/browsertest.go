@@ -25,7 +25,8 @@ func Open(t *testing.T, width, height int, limit time.Duration) context.Context 
 		chromedp.WindowSize(width, height), chromedp.WSURLReadTimeout(2*time.Minute), chromedp.UserDataDir(t.TempDir()))
 	ctx, stop := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	ctx, closeTab := chromedp.NewContext(ctx)
+	// Events of a newer Chromium than chromedp knows are no errors of the page.
+	ctx, closeTab := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
 	t.Cleanup(func() {
 		_ = chromedp.Cancel(ctx)
 		closeTab()
