@@ -23,7 +23,13 @@ const userTimeout = 30 * time.Second
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 // Provider makes tcp domains. The zero value is ready.
-type Provider struct{}
+type Provider struct {
+	// Near: between two domains that both have it and are on one host, in one
+	// network namespace, a unix socket takes the place of the TCP connection,
+	// and the target copies out of the writer's memory as with shm. A lease is
+	// the same either way. Not with TLS.
+	Near bool
+}
 
 var _ rdma.Provider = Provider{}
 
@@ -32,11 +38,11 @@ func (Provider) Name() string { return Name }
 
 // Open listens on cfg.Listen, "host:port", if there is one. With cfg.TLS every
 // connection is TLS, in both directions.
-func (Provider) Open(ctx context.Context, cfg rdma.Config) (rdma.Domain, error) {
+func (p Provider) Open(ctx context.Context, cfg rdma.Config) (rdma.Domain, error) {
 	if c := cfg.TLS; c != nil && cfg.Listen != "" && len(c.Certificates) == 0 && c.GetCertificate == nil && c.GetConfigForClient == nil {
 		return nil, errors.New("open tcp domain: TLS without a certificate to listen with")
 	}
-	return stream.Open(ctx, stream.Transport{Name: Name, Listen: listen, Dial: dial, Tune: tune}, cfg)
+	return stream.Open(ctx, stream.Transport{Name: Name, Listen: listen, Dial: dial, Tune: tune, Near: p.Near}, cfg)
 }
 
 func listen(ctx context.Context, addr string) (net.Listener, string, error) {

@@ -31,6 +31,10 @@ type Transport struct {
 	// Pools: the sockets are unix sockets, and registered memory is passed
 	// over them as descriptors of which the target copies.
 	Pools bool
+	// Near: a writer on the target's host, in its network namespace, goes over
+	// to a unix socket that carries descriptors, as with Pools. The target
+	// tells its abstract name to who asks. Not with TLS.
+	Near bool
 }
 
 // Open starts a domain; it listens on cfg.Listen if there is one.
@@ -63,7 +67,10 @@ func Open(ctx context.Context, t Transport, cfg rdma.Config) (rdma.Domain, error
 	if d.info.Endpoint == "" {
 		d.info.Endpoint = endpoint
 	}
-	d.wg.Go(d.accept)
+	if t.Near && cfg.TLS == nil {
+		d.listenNear(ctx)
+	}
+	d.wg.Go(func() { d.accept(ln) })
 	return d, nil
 }
 
@@ -74,6 +81,8 @@ type domain struct {
 	cfg       rdma.Config
 	info      rdma.PeerInfo
 	ln        net.Listener
+	near      net.Listener // nil: none
+	nearToken nearToken
 	leases    leaseTable
 	shares    atomic.Pointer[[]*share] // of the regions that have one
 
@@ -104,9 +113,9 @@ func (d *domain) Caps() rdma.Caps {
 
 func (d *domain) Info() rdma.PeerInfo { return d.info }
 
-func (d *domain) accept() {
+func (d *domain) accept(ln net.Listener) {
 	for {
-		c, err := d.ln.Accept()
+		c, err := ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -195,6 +204,9 @@ func (d *domain) Close() error {
 	var errs []error
 	if d.ln != nil {
 		errs = append(errs, d.ln.Close())
+	}
+	if d.near != nil {
+		errs = append(errs, d.near.Close())
 	}
 	for _, e := range ends {
 		_ = e.Close() // always nil

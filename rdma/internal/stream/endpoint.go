@@ -48,7 +48,7 @@ func (d *domain) Connect(ctx context.Context, p rdma.PeerInfo) (rdma.Endpoint, e
 			}
 			return nil, fmt.Errorf("connect to %s at %s: %w", p.Peer, p.Endpoint, err)
 		}
-		e.conns = append(e.conns, &outbound{e: e, conn: c, wake: make(chan struct{}, 1)})
+		e.conns = append(e.conns, &outbound{e: e, conn: c, wake: make(chan struct{}, 1), pools: d.transport.pools(c)})
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,16 +70,21 @@ func (d *domain) Connect(ctx context.Context, p rdma.PeerInfo) (rdma.Endpoint, e
 func (d *domain) dial(ctx context.Context, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
+	if d.transport.Near && d.cfg.TLS == nil {
+		if c, err := d.dialAsking(ctx, addr); c != nil || err != nil {
+			return c, err
+		}
+	}
 	c, err := d.transport.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	err = d.transport.Tune(c)
+	err = d.tune(c)
 	if err == nil && d.cfg.TLS != nil {
 		c = tls.Client(c, clientTLS(d.cfg.TLS, addr))
 	}
 	if err == nil {
-		err = d.greet(ctx, c)
+		_, err = d.greet(ctx, c, 0)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -98,30 +103,32 @@ func clientTLS(cfg *tls.Config, addr string) *tls.Config {
 	return cfg
 }
 
-func (d *domain) greet(ctx context.Context, c net.Conn) error {
+// greet says who we are. With flagAsk it gives the token of the target's near
+// listener, and the target waits for another hello.
+func (d *domain) greet(ctx context.Context, c net.Conn, flags uint16) (near nearToken, err error) {
 	if err := c.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
-		return err
+		return near, err
 	}
 	undo := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer undo()
-	h := header{op: opHello, length: uint32(len(d.cfg.Self))} //nolint:gosec // checked by Open
+	h := header{op: opHello, flags: flags, length: uint32(len(d.cfg.Self))} //nolint:gosec // checked by Open
 	hello := make([]byte, headerLen, headerLen+len(d.cfg.Self))
 	h.encode(hello)
 	if _, err := c.Write(append(hello, d.cfg.Self...)); err != nil {
-		return err
+		return near, err
 	}
 	var buf [replyLen]byte
 	if _, err := io.ReadFull(c, buf[:]); err != nil {
-		return fmt.Errorf("%w: %w", rdma.ErrHandshake, errors.Join(err, ctx.Err()))
+		return near, fmt.Errorf("%w: %w", rdma.ErrHandshake, errors.Join(err, ctx.Err()))
 	}
 	var r reply
 	if err := r.decode(buf[:]); err != nil || r.op != opHelloOK {
-		return fmt.Errorf("%w: op %d: %w", rdma.ErrHandshake, r.op, err)
+		return near, fmt.Errorf("%w: op %d: %w", rdma.ErrHandshake, r.op, err)
 	}
 	if !undo() {
-		return ctx.Err()
+		return near, ctx.Err()
 	}
-	return c.SetDeadline(time.Time{})
+	return tokenOf(&r), c.SetDeadline(time.Time{})
 }
 
 func (e *endpoint) Peer() rdma.PeerID { return e.peer }

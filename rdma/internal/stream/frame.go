@@ -37,7 +37,8 @@ const (
 	flagLast    = 1 << 0 // last frame of its transfer
 	flagPartial = 1 << 1 // rdma.Batch.Partial
 	flagSum     = 1 << 2 // sum is there
-	flagsKnown  = flagLast | flagPartial | flagSum
+	flagAsk     = 1 << 3 // of a hello: only asks for the near listener; another hello follows, or nothing
+	flagsKnown  = flagLast | flagPartial | flagSum | flagAsk
 )
 
 var errFrame = errors.New("malformed frame")
@@ -111,6 +112,8 @@ func (h *header) decode(b []byte) error {
 		return fmt.Errorf("%w: flags %#x", errFrame, h.flags)
 	case h.op == opHello && h.length <= maxPeerLen:
 		return nil
+	case h.flags&flagAsk != 0:
+		return fmt.Errorf("%w: flags %#x of op %d", errFrame, h.flags, h.op)
 	case h.op == opWrite && h.length > 0 && h.length <= maxFrame && h.seq > 0:
 		return nil
 	case h.op == opPool && h.length == 0 && h.pool > 0:

@@ -70,7 +70,7 @@ type inbound struct {
 }
 
 func newInbound(d *domain, c net.Conn) (*inbound, error) {
-	if err := d.transport.Tune(c); err != nil {
+	if err := d.tune(c); err != nil {
 		return nil, err
 	}
 	in := &inbound{d: d, id: d.connID.Add(1), conn: c}
@@ -83,7 +83,7 @@ func newInbound(d *domain, c net.Conn) (*inbound, error) {
 		return nil, err
 	}
 	in.raw = raw
-	if d.transport.Pools {
+	if d.transport.pools(c) {
 		in.oob = make([]byte, unix.CmsgSpace(4*maxFDs))
 		in.ahead = make([]byte, 0, aheadLen)
 		in.pools = make(map[uint32]*pool)
@@ -123,11 +123,26 @@ func (in *inbound) run() {
 	})
 }
 
-// hello reads who the peer is.
+// hello reads who the peer is. It may ask first for the near listener, and is
+// no peer by that.
 func (in *inbound) hello() error {
 	if err := in.conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
 		return err
 	}
+	if err := in.readHello(); err != nil || in.h.flags&flagAsk == 0 {
+		return err
+	}
+	answer := reply{op: opHelloOK}
+	if in.d.near != nil {
+		answer.seq, answer.placed = in.d.nearToken.words()
+	}
+	if _, err := in.conn.Write(answer.append(nil)); err != nil {
+		return err
+	}
+	return in.readHello()
+}
+
+func (in *inbound) readHello() error {
 	if _, err := io.ReadFull(in.conn, in.hbuf[:]); err != nil {
 		return err
 	}

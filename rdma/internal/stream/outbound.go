@@ -73,6 +73,8 @@ type outbound struct {
 	conn net.Conn
 	wake chan struct{}
 
+	pools bool // conn carries descriptors
+
 	queue  []*transfer // accepted, not sent
 	queued int         // writes in queue
 	window []*transfer // sent or being sent, not answered, by seq
@@ -103,7 +105,7 @@ func (o *outbound) take() []*transfer {
 	var bytes int64
 	for len(o.queue) > 0 && (len(burst) == 0 || bytes+o.queue[0].bytes <= burstBytes) {
 		t := o.queue[0]
-		if o.e.d.transport.Pools && len(o.window) > 0 && o.bytes+t.bytes > maxWindow {
+		if o.pools && len(o.window) > 0 && o.bytes+t.bytes > maxWindow {
 			break // an answer wakes the sender
 		}
 		o.bytes += t.bytes
@@ -264,7 +266,7 @@ func (o *outbound) pop() *transfer {
 	o.window[0] = nil
 	o.window = o.window[1:]
 	o.bytes -= t.bytes
-	if o.e.d.transport.Pools && len(o.queue) > 0 {
+	if o.pools && len(o.queue) > 0 {
 		o.kick()
 	}
 	return t

@@ -32,7 +32,7 @@ func (d *domain) RegisterMemory(_ context.Context, m rdma.Memory) (rdma.Region, 
 		return nil, fmt.Errorf("register memory: %w", err)
 	}
 	r := &region{id: d.regionID.Add(1), domain: d, mem: mem, unmap: unmap}
-	if d.transport.Pools {
+	if d.transport.Pools || d.transport.Near {
 		r.share = newShare(m, mem)
 	}
 	d.mu.Lock()

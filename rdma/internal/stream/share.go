@@ -68,7 +68,7 @@ func (d *domain) reshare() {
 func (o *outbound) locate(h *header, src []byte) error {
 	h.op, h.pool, h.source = opWrite, 0, 0
 	shares := o.e.d.shares.Load()
-	if !o.e.d.transport.Pools || shares == nil {
+	if !o.pools || shares == nil {
 		return nil
 	}
 	for _, s := range *shares {
