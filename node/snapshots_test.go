@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
+	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"os"
@@ -14,8 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/errors"
+
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
+	"github.com/pdlog/pdlog/replay"
 )
 
 // logOf is a node that has opened and folded its log, and does no more.
@@ -393,5 +398,63 @@ func TestNodeWritesSnapshots(t *testing.T) {
 	n, said := logOf(t, cfg)
 	if len(snapshotsOf(t, cfg)) != 1 || said.Len() > 0 || len(n.fold.m.State().Rooms) != 4 {
 		t.Errorf("%d rooms, it said %q", len(n.fold.m.State().Rooms), said)
+	}
+}
+
+// pdreplay folds a log whose beginning retention took from the snapshot beside
+// it, to the state of the whole log, and says from where on it can.
+func TestStateOfALogWithoutItsBeginning(t *testing.T) {
+	cfg := smallLog(t)
+	n, _ := logOf(t, cfg)
+	live(t, n, 1500)
+	if err := n.writeSnapshot(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	sealed, end := n.store.Sealed(), n.store.Durable()
+	closeLog(t, n)
+	state := func(at uint64) (string, error) {
+		t.Helper()
+		logs, err := replay.Open(t.Context(), []string{cfg.LogDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := replay.StateAt(t.Context(), logs[0], replay.Instant{Seq: at})
+		if err != nil {
+			return "", err
+		}
+		if st.FreeUnknown {
+			st.Pages["free"] = int(cfg.Pages) - st.Pages["owned"] - st.Pages["held"]
+			st.FreeUnknown = false
+		}
+		b, err := json.Marshal(st)
+		return string(b), err
+	}
+	want := map[uint64]string{}
+	for _, at := range []uint64{sealed, sealed + 5, end} {
+		var err error
+		if want[at], err = state(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := segmentsOf(t, cfg)
+	slices.Sort(files)
+	for _, f := range files[:len(files)-1] {
+		if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for at, want := range want {
+		if have, err := state(at); err != nil || have != want {
+			t.Errorf("after event %d, of what is kept: %v\n%s, want\n%s", at, err, have, want)
+		}
+	}
+	if _, err := state(sealed - 1); !errors.Is(err, replay.ErrBadSource) || !strings.Contains(err.Error(), fmt.Sprintf("of event %d", sealed)) {
+		t.Errorf("before the snapshot: %v", err)
+	}
+	if err := os.Remove(snapshotsOf(t, cfg)[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := state(end); !errors.Is(err, replay.ErrBadSource) || !strings.Contains(err.Error(), "no snapshot") {
+		t.Errorf("without a snapshot: %v", err)
 	}
 }

@@ -2,8 +2,10 @@ package replay
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
+	"github.com/pdlog/pdlog/store"
 )
 
 // Instant is a moment of a log: a sequence, or a time.
@@ -51,20 +54,33 @@ type NodeState struct {
 	Incarnation uint64         `json:"incarnation"`
 	Rooms       []RoomState    `json:"rooms"`
 	Pages       map[string]int `json:"pages"` // how many are in each state
+	// FreeUnknown: what is kept of the log does not say how many pages there are.
+	FreeUnknown bool `json:"free_unknown,omitempty"`
 }
 
 // StateAt folds one log up to a moment with the machine that a node itself
-// runs. The log must begin at its first event (ErrBadSource).
+// runs. A log whose beginning was let go is folded from a snapshot that lies
+// beside it, and ErrBadSource says from where on there is none.
 func StateAt(ctx context.Context, l *Log, at Instant) (*NodeState, error) {
-	if l.First != 1 {
-		return nil, errors.Wrapf(ErrBadSource, "%s: the log of %s begins at event %d: the state before it is not here", l.Source, l.Node, l.First)
-	}
 	st := &NodeState{Node: l.Node, Rooms: []RoomState{}, Pages: map[string]int{}}
 	var m *projector.Machine
 	var pages uint64
+	if l.First != 1 {
+		var err error
+		var role events.Role
+		if m, role, pages, err = fromSnapshot(ctx, l, at); err != nil {
+			return nil, err
+		}
+		when := Time{m.State().HLC.Time()}
+		st.Role = events.EnumWord(role.Descriptor(), role.Number())
+		st.Seq, st.Time, st.Incarnation = m.State().Seq, &when, m.State().Incarnation
+	}
 	for e, err := range l.Events(ctx) {
 		if err != nil {
 			return nil, err
+		}
+		if e.Seq <= st.Seq { // it is in the snapshot
+			continue
 		}
 		if at.after(e) {
 			break
@@ -90,8 +106,73 @@ func StateAt(ctx context.Context, l *Log, at Instant) (*NodeState, error) {
 		for p := range pages {
 			st.Pages[m.Page(uint32(p)).State]++ //nolint:gosec // a pool fits
 		}
+		if st.FreeUnknown = pages == anyPool; st.FreeUnknown {
+			delete(st.Pages, "free")
+		}
 	}
 	return st, nil
+}
+
+// anyPool is larger than a pool whose size is not known.
+const anyPool = 1 << 20
+
+// fromSnapshot is the machine of the newest snapshot beside a log folder that is
+// not younger than a moment and that what is kept of the log goes on from.
+func fromSnapshot(ctx context.Context, l *Log, at Instant) (m *projector.Machine, role events.Role, pages uint64, err error) {
+	bad := func(why string) error {
+		return errors.Wrapf(ErrBadSource, "%s: the log of %s begins at event %d: the state before it is not here, and %s", l.Source, l.Node, l.First, why)
+	}
+	if !hasSegments(l.Source) {
+		return nil, 0, 0, bad("snapshots are beside a log folder alone")
+	}
+	cfg := projector.DefaultConfig()
+	cfg.Node, cfg.Pages, cfg.AuxRows = l.Node, anyPool, anyPool
+	starts := events.TypesOf(func(e *events.Event) bool { return e.GetNodeStarted() != nil })
+	want := func(h events.Head) bool { return starts[h.Type] }
+	for e, err := range l.Select(ctx, want) {
+		if err != nil {
+			return nil, 0, 0, err
+		}
+		if s := e.GetNodeStarted(); s != nil {
+			cfg = ConfigOf(l.Node, s)
+		}
+	}
+	oldest := uint64(0)
+	for snap, err := range store.DirSnapshots(l.Source) {
+		if err != nil || snap.Seq+1 < l.First {
+			continue
+		}
+		m, role, err := restored(cfg, snap.Data)
+		if err != nil {
+			continue
+		}
+		if at.Seq != 0 && snap.Seq <= at.Seq || at.Seq == 0 && !m.State().HLC.Time().After(at.Time) {
+			return m, role, uint64(cfg.Pages), nil //nolint:gosec // a pool
+		}
+		oldest = snap.Seq
+	}
+	if oldest == 0 {
+		return nil, 0, 0, bad("no snapshot beside it can be read by this build")
+	}
+	return nil, 0, 0, bad(fmt.Sprintf("the oldest snapshot that can be read is of event %d", oldest))
+}
+
+// restored is the machine of a node's snapshot: the length of the shell's part,
+// that part, and the machine's own.
+func restored(cfg projector.Config, b []byte) (*projector.Machine, events.Role, error) {
+	if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
+		return nil, 0, errors.Wrapf(projector.ErrSnapshot, "%d bytes", len(b))
+	}
+	own := b[4+binary.LittleEndian.Uint32(b):]
+	var err error
+	for _, role := range []events.Role{events.Role_ROLE_DECODE, events.Role_ROLE_PREFILL} {
+		cfg.Role = role
+		m := projector.New(cfg)
+		if err = m.Restore(own); err == nil {
+			return m, role, nil
+		}
+	}
+	return nil, 0, err
 }
 
 // ConfigOf is the configuration that a node's start records, as far as its
@@ -136,8 +217,12 @@ func (s *NodeState) Write(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "%s (%s) after event %d, %s, life %d\n", s.Node, s.Role, s.Seq, when, s.Incarnation)
 	if s.Role == "decode" {
-		fmt.Fprintf(w, "pages: %d free, %d owned, %d held, %d quarantined, %d fenced\n",
-			s.Pages["free"], s.Pages["owned"], s.Pages["held"], s.Pages["quarantined"], s.Pages["fenced"])
+		free := strconv.Itoa(s.Pages["free"])
+		if s.FreeUnknown {
+			free = "unknown"
+		}
+		fmt.Fprintf(w, "pages: %s free, %d owned, %d held, %d quarantined, %d fenced\n",
+			free, s.Pages["owned"], s.Pages["held"], s.Pages["quarantined"], s.Pages["fenced"])
 	}
 	if len(s.Rooms) == 0 {
 		_, err := fmt.Fprintln(w, "no rooms")

@@ -15,8 +15,9 @@ func stateCommand(sys Sys) *cobra.Command {
 	c := &cobra.Command{
 		Use: "state SRC… --at SEQ|TIME", Short: "time travel: a node's rooms and pages as of then", Args: sources(),
 		Long: `The state that each node had right after event SEQ, or at TIME, folded from its
-log by the machine that the node itself runs. A SEQ is of one node: choose it
-with --node if the sources have several.`,
+log by the machine that the node itself runs. Of a log folder whose beginning was
+let go, from the newest snapshot in it that is not younger than that. A SEQ is of
+one node: choose it with --node if the sources have several.`,
 	}
 	out := outputFlag(c.Flags())
 	at := c.Flags().String("at", "", "sequence or time (required)")
