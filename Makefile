@@ -74,27 +74,42 @@ test: build deps-test ## all tests, with the race detector, those on Soft-RoCE i
 	RXE_ROUNDS=$${RXE_ROUNDS:-10} RXE_FAULTS= test/rxe/run.sh || rc=1; \
 	$(GO) run ./test/ladder/cmd/pdladder $$rows || rc=1; rm -f $$rows; exit $$rc
 
+# What of it takes long can be set: NIGHT_FUZZ for each of some thirty targets,
+# NIGHT_SOAK, NIGHT_FLEETS seeds of 5 to 50 nodes, NIGHT_REVS for the builds before.
+NIGHT_FUZZ   ?= 30s
+NIGHT_SOAK   ?= 20m
+NIGHT_FLEETS ?= 3000
+NIGHT_REVS   ?= HEAD~1 HEAD~30
 .PHONY: night
-night: build deps-test ## the long column: model, 3,000 seeds, a thousand nodes, 50,000 crash images, every fuzz target
-	$(call apt,spin)
-	@rows=$$(mktemp); rc=0; export PDLOG_LADDER=$$rows PDLOG_NIGHT=1 PDLOG_NEED_SPIN=1 PDLOG_MODEL_SEEDS=100; \
+night: build deps-test ## the long column: model, 3,000 seeds, a thousand nodes, 50,000 crash images, every story, every fuzz target, the soak
+	$(call apt,spin iproute2 nftables)
+	@rows=$$(mktemp); rc=0; export PDLOG_LADDER=$$rows PDLOG_NIGHT=1 PDLOG_NEED_SPIN=1 PDLOG_MODEL_SEEDS=100 PDLOG_SIM_JOBS=$$(nproc); \
 	$(GO) test -count=1 -v -timeout 120m ./test/model || rc=1; \
-	PDLOG_SIM_SEEDS=1000 PDLOG_SIM_FLEETS=3000 PDLOG_SIM_THOUSAND=1 $(GO) test -count=1 -v -timeout 180m ./test/sim || rc=1; \
+	PDLOG_SIM_SEEDS=1000 PDLOG_SIM_FLEETS=$(NIGHT_FLEETS) PDLOG_SIM_THOUSAND=1 $(GO) test -count=1 -v -timeout 180m ./test/sim || rc=1; \
 	$(MAKE) crash || rc=1; \
-	$(MAKE) fuzz FUZZTIME=3m || rc=1; \
+	PDLOG_OLD_REVS="$(NIGHT_REVS)" $(GO) test -count=1 -v -timeout 60m ./test/stories || rc=1; \
+	$(MAKE) fuzz FUZZTIME=$(NIGHT_FUZZ) || rc=1; \
+	$(MAKE) soak SOAK=$(NIGHT_SOAK) || rc=1; \
 	$(GO) run ./test/ladder/cmd/pdladder $$rows || rc=1; rm -f $$rows; exit $$rc
+
+# make soak SOAK=60s SOAK_RATE=200 is the short form.
+SOAK      ?= 20m
+SOAK_RATE ?= 1000
+.PHONY: soak stories
+soak: deps ## two nodes under load with faults, for 20 minutes: what must not grow does not
+	PDLOG_SOAK=$(SOAK) PDLOG_SOAK_RATE=$(SOAK_RATE) $(GO) test -count=1 -v -timeout 120m -run TestSoak ./test/soak
+
+stories: deps ## a fleet of real processes through bad networks, other builds, NATS servers that die (as root)
+	$(call apt,iproute2 nftables)
+	PDLOG_NIGHT=1 $(GO) test -count=1 -v -timeout 60m ./test/stories
 
 test-short: deps ## what a change needs before a commit
 	$(GO) test -short -count=1 ./...
 
 # make fuzz FUZZTIME=3m runs every fuzz target of the tree for that long.
 FUZZTIME ?= 10s
-fuzz: deps ## every fuzz target, FUZZTIME each
-	@grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r dir; do \
-		for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9]*' $$dir/*_test.go | awk '{print $$2}'); do \
-			echo "$$dir $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$dir; \
-		done; \
-	done
+fuzz: deps ## every fuzz target, FUZZTIME each; one that fails does not keep the others from running
+	$(GO) run ./test/ladder/cmd/pdfuzz -time $(FUZZTIME)
 
 vet-bench: deps ## the benchmarks' own module compiles
 	cd test/bench && $(GO) vet ./...

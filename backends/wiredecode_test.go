@@ -163,3 +163,25 @@ func TestWireDecodeReportsItsStreams(t *testing.T) {
 		t.Errorf("writing: %v", err)
 	}
 }
+
+// FuzzDecodeLine: a line is refused, or its answer is an object of four keys.
+func FuzzDecodeLine(f *testing.F) {
+	f.Add([]byte(abortLine))
+	f.Add([]byte(`{"dialect":"mori","at":"decode","frames":["00"]}`))
+	f.Add([]byte(`{"dialect":"nixl","at":"prefill","frames":[]}`))
+	f.Add([]byte(`{}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		out, err := backends.DecodeLine(line)
+		if err != nil {
+			return
+		}
+		var v struct {
+			Claimed *bool
+			Kind    *string
+			Fields  *json.RawMessage
+		}
+		if err := json.Unmarshal(out, &v); err != nil || v.Claimed == nil || v.Kind == nil || v.Fields == nil {
+			t.Fatalf("%q gives %q: %v", line, out, err)
+		}
+	})
+}

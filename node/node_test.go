@@ -28,7 +28,7 @@ const (
 	patience  = 20 * time.Second // a deadline, never a delay
 )
 
-func testContext(t *testing.T) context.Context {
+func testContext(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -36,7 +36,7 @@ func testContext(t *testing.T) context.Context {
 }
 
 // shortDir is a directory whose socket path fits the 108 bytes of the kernel.
-func shortDir(t *testing.T) string {
+func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pd") //nolint:usetesting // a test's own directory is too long a path
 	if err != nil {
@@ -46,7 +46,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-func testConfig(t *testing.T, role, name string) Config {
+func testConfig(t testing.TB, role, name string) Config {
 	t.Helper()
 	c := DefaultConfig()
 	c.Node, c.Role, c.DataDir = name, role, filepath.Join(shortDir(t), name)

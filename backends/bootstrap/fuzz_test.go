@@ -154,3 +154,33 @@ func FuzzNodeAnswer(f *testing.F) {
 		}
 	})
 }
+
+// FuzzAnswers: the answers of other people's bootstrap servers hold what this
+// package says they hold, or are refused whole.
+func FuzzAnswers(f *testing.F) {
+	f.Add([]byte(`{"rank_ip":"10.0.0.1","rank_port":17}`))
+	f.Add([]byte(`{"attn_tp_size":2,"attn_cp_size":1,"dp_size":1,"pp_size":1,"page_size":64,"kv_cache_dtype":"auto","follow_bootstrap_room":true,"enable_dsa_cache_layer_split":false,"prefill_http_port":30000}`))
+	f.Add([]byte(`{"node":"p0","boot":"0000000000000007","incarnation":1,"known":true,"open":0}`))
+	f.Add([]byte(`{"1":0,"18446744073709551615":3}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if r, err := parseRankAnswer(body); err == nil && (r.Port == 0 || r.IP == "") {
+			t.Fatalf("%+v", r)
+		}
+		if p, err := parseTopology(body); err == nil && (min(p.AttnTPSize, p.AttnCPSize, p.DPSize, p.PPSize, p.PageSize) < 1 ||
+			p.DecodeAllocationPolicy != AllocateEarly && p.DecodeAllocationPolicy != AllocatePrefillComplete) {
+			t.Fatalf("%+v", p)
+		}
+		o, err := parseOutstanding(body)
+		if err != nil && o != (Outstanding{}) || err == nil && (!validNode(o.Node) || o.Boot == 0 || o.Incarnation == 0) {
+			t.Fatalf("%+v, %v", o, err)
+		}
+		ranks := map[uint64]int{}
+		if err := parseDPRanks(body, ranks); err == nil {
+			for room, rank := range ranks {
+				if rank < 0 || rank > maxI31 {
+					t.Fatalf("room %d: rank %d", room, rank)
+				}
+			}
+		}
+	})
+}

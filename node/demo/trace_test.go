@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"bufio"
 	"errors"
 	"strings"
 	"testing"
@@ -51,4 +52,31 @@ func TestLinesBehindTheLimitAreNotRead(t *testing.T) {
 	if err != nil || len(got) != 1 {
 		t.Errorf("have %v, %v", got, err)
 	}
+}
+
+// FuzzTrace: what is read of a trace can be planned.
+func FuzzTrace(f *testing.F) {
+	f.Add(`{"timestamp":0,"input_length":5,"output_length":3}` + "\n" + `{"timestamp":3000,"input_length":126195}`)
+	f.Add("\n\n{}")
+	f.Fuzz(func(t *testing.T, text string) {
+		reqs, err := ParseTrace(strings.NewReader(text), "f", 50)
+		if err != nil {
+			var bad *LineError
+			if !errors.As(err, &bad) && !errors.Is(err, bufio.ErrTooLong) {
+				t.Fatalf("%v names no line", err)
+			}
+			return
+		}
+		o := DefaultOptions()
+		o.Speed = 1
+		p := MakePlan(o, reqs)
+		if len(p.Items) != len(reqs) {
+			t.Fatalf("%d requests, %d planned", len(reqs), len(p.Items))
+		}
+		for i, it := range p.Items {
+			if it.Pages < 1 || it.ChunkPages < 1 || it.ArriveMS < 0 || it.ArriveMS != reqs[i].AtMS {
+				t.Fatalf("%+v of %+v", it, reqs[i])
+			}
+		}
+	})
 }

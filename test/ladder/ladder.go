@@ -39,12 +39,13 @@ func Report(t testing.TB, r Row) {
 	if path == "" {
 		return
 	}
-	if err := add(path, r); err != nil {
+	if err := Add(path, r); err != nil {
 		t.Errorf("report to %s=%s: %v", File, path, err)
 	}
 }
 
-func add(path string, r Row) error {
+// Add appends a row to a file.
+func Add(path string, r Row) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err

@@ -31,6 +31,7 @@ type oldRoom struct {
 	told    bool
 	begun   bool
 	left    int
+	served  int // dests that were there when it began
 	targets []place
 }
 
@@ -85,7 +86,7 @@ func (o *oldPrefill) flush(n uint64, r *oldRoom) {
 	if r.plan == nil || r.begun || len(r.dests) == 0 || int(r.dests[0].RequiredDstInfoNum) > len(r.dests) {
 		return
 	}
-	r.begun = true
+	r.begun, r.served = true, len(r.dests)
 	for _, m := range r.dests {
 		to, ok := o.w.at[m.Peer.Key()]
 		if !ok || m.IsDummy || to.node == nil {
@@ -197,7 +198,11 @@ func (o *oldPrefill) conclude(n uint64, r *oldRoom, good bool) {
 	if good {
 		st.Status = backends.PollSuccess
 	}
-	for _, d := range r.dests {
+	dests := r.dests
+	if good { // not what came when the room was under way, of another decode node with the same number
+		dests = dests[:r.served]
+	}
+	for _, d := range dests {
 		if to, known := o.w.at[d.Peer.Key()]; known && !d.IsDummy {
 			o.reply(to, msgStatus, st)
 		}

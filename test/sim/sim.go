@@ -41,7 +41,8 @@ type Result struct {
 	Events   uint64
 	Rooms    uint64
 	Virtual  time.Duration
-	Failure  *Failure // nil: everything held
+	Took     time.Duration // of the wall clock, as the caller of Run measures it
+	Failure  *Failure      // nil: everything held
 	Injected map[string]uint64
 	Probes   map[string]uint64
 

@@ -61,7 +61,7 @@ func run(t *testing.T, bin string, env []string, args ...string) (sim.Total, str
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Hour)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, bin, append(args, "-json")...)
+	cmd := exec.CommandContext(ctx, bin, append(args, "-json", "-j", strconv.Itoa(envInt("PDLOG_SIM_JOBS", 1)))...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = os.Stderr
 	out, _ := cmd.Output() // a failing seed is in the summary

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"iter"
 	"os"
 	"runtime/debug"
 	"time"
@@ -27,6 +28,7 @@ func run() int {
 		all     = flag.Bool("all", false, "go on after a failure")
 		verbose = flag.Bool("v", false, "print each run, its faults and its probes")
 	)
+	jobs := flag.Int("j", 1, "runs at once")
 	asJSON := flag.Bool("json", false, "end with the summary as one JSON object")
 	flag.Parse()
 	if os.Getenv("GOGC") == "" { // a run keeps all it has seen, and is over soon
@@ -35,12 +37,17 @@ func run() int {
 	}
 	var total sim.Total
 	start := time.Now()
-	for seed := *first; seed < *first+*count; seed++ {
+	one := func(seed uint64) sim.Result {
 		cfg := sim.Config{Seed: seed, Nodes: *nodes, Safety: *virtual, Rate: *rate}
 		if *most > 0 {
 			cfg.Nodes = 5 + int(seed*2654435761%uint64(max(*most-4, 1))) //nolint:gosec // small
 		}
+		began := time.Now()
 		r := sim.Run(cfg)
+		r.Took = time.Since(began)
+		return r
+	}
+	for r := range runs(*first, *count, *jobs, one) {
 		total.Add(&r)
 		if *verbose || r.Failure != nil {
 			fmt.Println(r.Line(commit()))
@@ -69,6 +76,32 @@ func run() int {
 		return 1
 	}
 	return 0
+}
+
+// runs gives the results of seeds in their order, some of them run at once.
+func runs(first, count uint64, jobs int, one func(uint64) sim.Result) iter.Seq[sim.Result] {
+	return func(yield func(sim.Result) bool) {
+		line := make(chan chan sim.Result, max(jobs, 1)-1) // its room bounds those under way
+		stop := make(chan struct{})
+		go func() {
+			defer close(line)
+			for seed := first; seed < first+count; seed++ {
+				c := make(chan sim.Result, 1)
+				select {
+				case line <- c:
+				case <-stop:
+					return
+				}
+				go func() { c <- one(seed) }()
+			}
+		}()
+		defer close(stop)
+		for c := range line {
+			if !yield(<-c) {
+				return
+			}
+		}
+	}
 }
 
 func commit() string {
