@@ -50,6 +50,9 @@ func newestWalk(dir string) (last uint64, err error) {
 	if err != nil {
 		return 0, nil //nolint:nilerr // an empty log
 	}
+	if err := isTree(path); err != nil {
+		return 0, err
+	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
@@ -81,6 +84,63 @@ func newestWalk(dir string) (last uint64, err error) {
 		return err
 	})
 	return last, err
+}
+
+// isTree looks at the branches below the newest root: on pages that point back up
+// bbolt's cursor goes round, and takes memory each time, until there is none left.
+func isTree(path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	const (
+		page, head, element              = 4096, 16, 16
+		metaRoot, metaTxid               = head + 16, head + 48
+		isBranch, isLeaf, holdsBucket    = 1, 2, 1
+		deepest                          = 32
+		flagsAt, countAt, posAt, childAt = 8, 10, 0, 8
+	)
+	le := binary.LittleEndian
+	if len(b) < 2*page {
+		return errors.New("no second meta page")
+	}
+	meta := b[:page]
+	if newer := b[page : 2*page]; le.Uint64(newer[metaTxid:]) > le.Uint64(meta[metaTxid:]) {
+		meta = newer
+	}
+	left := len(b) / page // pages that may still be visited
+	var walk func(id uint64, depth int) error
+	walk = func(id uint64, depth int) error {
+		if left--; left < 0 || depth > deepest || id >= uint64(len(b)/page) {
+			return fmt.Errorf("page %d at depth %d: not a tree", id, depth)
+		}
+		p := b[id*page:]
+		flags := le.Uint16(p[flagsAt:])
+		for i := range int(le.Uint16(p[countAt:])) {
+			e := head + i*element
+			if e+element > len(p) {
+				return fmt.Errorf("page %d: element %d is outside", id, i)
+			}
+			switch {
+			case flags == isBranch:
+				if err := walk(le.Uint64(p[e+childAt:]), depth+1); err != nil {
+					return err
+				}
+			case flags == isLeaf && le.Uint32(p[e+posAt:])&holdsBucket != 0:
+				at := uint64(e) + uint64(le.Uint32(p[e+4:])) + uint64(le.Uint32(p[e+8:]))
+				if at+8 > uint64(len(p)) {
+					return fmt.Errorf("page %d: bucket %d is outside", id, i)
+				}
+				if root := le.Uint64(p[at:]); root != 0 {
+					if err := walk(root, depth+1); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	}
+	return walk(le.Uint64(meta[metaRoot:]), 0)
 }
 
 // dropNewest makes bbolt take the older of the two meta pages.
