@@ -49,7 +49,7 @@ func (n *Node) checkMemory(rank int, l *layout, kind enginepb.MemoryKind) error 
 	no := func(format string, args ...any) error { return badMemory(rank, format, args...) }
 	switch {
 	case kind == enginepb.MemoryKind_MEMORY_KIND_DMABUF:
-		return no("provider %s cannot register a dma-buf: register a file that it can map", n.cfg.providerName())
+		return no("provider %s cannot register a dma-buf: register a file that it can map", n.cfg.RDMA.Provider)
 	case rank >= n.cfg.Ranks:
 		return no("rank %d of %d", rank, n.cfg.Ranks)
 	case n.cfg.Role == "decode" && l.pages < uint64(n.cfg.Pages): //nolint:gosec // positive

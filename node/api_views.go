@@ -24,7 +24,7 @@ func (n *Node) status() *enginepb.StatusResponse {
 	id := n.store.LogID()
 	s := &enginepb.StatusResponse{
 		Node: n.cfg.Node, Role: n.cfg.Role, Boot: n.boot, Incarnation: n.store.Incarnation(), LogId: hex.EncodeToString(id[:]),
-		LogDir: n.cfg.LogDir(), Version: Version, Dialect: n.cfg.Dialect, Provider: n.cfg.providerName(),
+		LogDir: n.cfg.LogDir(), Version: Version, Dialect: n.cfg.Dialect, Provider: n.cfg.RDMA.Provider,
 		ReleasePolicy: n.cfg.ReleasePolicy, Draining: n.draining.Load(), DurableSeq: n.store.Durable(),
 		Http: n.httpAddr, EngineListen: n.engineAddr, Engine: n.hub.watchers() > 0,
 		Bootstrap: n.bootAddr, RankAddresses: n.addresses, UptimeSeconds: time.Since(n.began).Seconds(),

@@ -142,7 +142,7 @@ type TopologyConfig struct {
 
 // RDMAConfig is the data plane.
 type RDMAConfig struct {
-	Provider  string `koanf:"provider"`   // auto, tcp, shm (both nodes on one host), or verbs (a build with the tag verbs)
+	Provider  string `koanf:"provider"`   // auto (tcp, and past the network where both nodes are on one host and say auto), tcp, shm (both nodes on one host), or verbs (a build with the tag verbs)
 	Device    string `koanf:"device"`     // of verbs; empty = the first
 	Fault     string `koanf:"fault"`      // prefill: faults of writes, "late:500ms:30%,hang:5%"; decode: of fences, "slowfence:1s:5%,badfence:1%"
 	FaultSeed int64  `koanf:"fault_seed"` // the same seed draws the same faults
@@ -339,7 +339,7 @@ func (c *Config) Validate() error {
 			return badKey(w.key, "want one of %s, have %q", strings.Join(words[w.key], ", "), w.have)
 		}
 	}
-	if providers[c.providerName()] == nil {
+	if providers[c.RDMA.Provider] == nil {
 		return badKey("rdma.provider", "this build has no verbs: build pdnode with -tags verbs, which needs libibverbs")
 	}
 	if names := backends.Names(); !slices.Contains(names, c.Dialect) {
@@ -387,7 +387,7 @@ func (c *Config) Validate() error {
 	if c.StopGrace < 0 {
 		return badKey("stop_grace", "want 0 or more, have %s", c.StopGrace)
 	}
-	if err := c.RDMA.validateTLS(c.providerName()); err != nil {
+	if err := c.RDMA.validateTLS(); err != nil {
 		return err
 	}
 	if err := c.validateCurve(); err != nil {

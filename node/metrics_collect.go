@@ -232,7 +232,7 @@ func (n *Node) registerMetrics() prometheus.Gatherer {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "pdnode_build_info", Help: "1, with what this process is in the labels.",
 	}, []string{"version", "goversion", "node", "role", "dialect", "provider", "release_policy"})
-	info.WithLabelValues(Version, runtime.Version(), n.cfg.Node, n.cfg.Role, n.cfg.Dialect, n.cfg.providerName(), n.cfg.ReleasePolicy).Set(1)
+	info.WithLabelValues(Version, runtime.Version(), n.cfg.Node, n.cfg.Role, n.cfg.Dialect, n.cfg.RDMA.Provider, n.cfg.ReleasePolicy).Set(1)
 	n.metrics.reg.MustRegister(newCollector(n), info)
 	process := prometheus.NewRegistry()
 	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -383,7 +383,7 @@ func (n *Node) rebuild(unknown []string) error {
 
 func (n *Node) projectorConfig() projector.Config {
 	c := projector.Config{
-		Node: n.cfg.Node, Role: n.cfg.role(), Version: Version, Dialect: n.cfg.Dialect, Provider: n.cfg.providerName(),
+		Node: n.cfg.Node, Role: n.cfg.role(), Version: Version, Dialect: n.cfg.Dialect, Provider: n.cfg.RDMA.Provider,
 		PageSize: n.cfg.PageSize, Policy: n.cfg.policy(),
 		AckTimeout: n.cfg.AckTimeout, AbortRetry: n.cfg.AbortRetry, BootstrapTimeout: n.cfg.BootstrapTimeout,
 		WaitingTimeout: n.cfg.WaitingTimeout, TransferTimeout: n.cfg.TransferTimeout,

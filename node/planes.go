@@ -18,21 +18,16 @@ import (
 // providers are the data planes of this build, by the name that configuration
 // and write keys give them.
 var providers = map[string]rdma.Provider{
-	tcp.Name: tcp.Provider{},
-	shm.Name: shm.Provider{}, // both nodes on one host
+	autoProvider: tcp.Provider{Near: true}, // tcp, and what shm does where both nodes are on one host
+	tcp.Name:     tcp.Provider{},
+	shm.Name:     shm.Provider{}, // both nodes on one host
 }
 
-// providerName resolves auto: tcp is the one that works between any two hosts.
-func (c *Config) providerName() string {
-	if c.RDMA.Provider == "auto" {
-		return tcp.Name
-	}
-	return c.RDMA.Provider
-}
+const autoProvider = "auto"
 
 // openPlanes opens the data plane: decode listens and grants, prefill posts.
 func (n *Node) openPlanes(ctx context.Context) error {
-	provider := providers[n.cfg.providerName()]
+	provider := providers[n.cfg.RDMA.Provider]
 	secure, err := n.cfg.RDMA.TLS.peer("rdma.tls", n.log)
 	if err != nil {
 		return err

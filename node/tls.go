@@ -73,13 +73,13 @@ func (t TLSConfig) server(key string, log *slog.Logger) (*tls.Config, error) {
 
 // validateTLS: the data plane's peers prove who they are to each other, so
 // either all three files are there or none.
-func (c *RDMAConfig) validateTLS(provider string) error {
+func (c *RDMAConfig) validateTLS() error {
 	t := &c.TLS
 	switch {
 	case *t == TLSConfig{}:
 		return nil
-	case provider != tcp.Name:
-		return badKey("rdma.tls", "belongs to the provider tcp, this is %s", provider)
+	case c.Provider != tcp.Name && c.Provider != autoProvider:
+		return badKey("rdma.tls", "belongs to the providers tcp and auto, this is %s", c.Provider)
 	case t.Cert == "" || t.Key == "" || t.ClientCA == "":
 		return badKey("rdma.tls", "want cert, key and client_ca: both sides show a certificate")
 	}

@@ -21,7 +21,7 @@ type Options struct {
 	ChunkTokens     int // handed to the node at a time, as with chunked prefill
 	AbortPercent    float64
 	Backend         string // mooncake, nixl, mori
-	Provider        string // tcp, shm, verbs
+	Provider        string // auto, tcp, shm, verbs
 	Checksums       bool   // pages are sent with checksums, and checked before a success
 	ReleasePolicy   string // fence, hold, timeout
 	AckTimeout      time.Duration
@@ -92,7 +92,7 @@ func (o Options) Validate() error {
 		words   []string
 	}{
 		{"backend", o.Backend, []string{"mooncake", "nixl", "mori"}},
-		{"provider", o.Provider, []string{"tcp", "shm", "verbs"}},
+		{"provider", o.Provider, []string{"auto", "tcp", "shm", "verbs"}},
 		{"release-policy", o.ReleasePolicy, []string{"fence", "hold", "timeout"}},
 	} {
 		if !oneOf(c.v, c.words) {

@@ -127,7 +127,7 @@ func TestDemoIsCleanUnderPolicyFence(t *testing.T) {
 // room is released by evidence, and what hangs holds nothing in the end.
 // test/rxe/run.sh does the same on verbs.
 func TestDemoWithEveryFaultReleasesByEvidence(t *testing.T) {
-	for _, provider := range []string{"tcp", "shm"} {
+	for _, provider := range []string{"tcp", "shm", "auto"} {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
 			dir := t.TempDir()

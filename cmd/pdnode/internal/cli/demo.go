@@ -33,7 +33,7 @@ func demoCommand(sys Sys) *cobra.Command {
 	f.IntVar(&o.ChunkTokens, "chunk-tokens", o.ChunkTokens, "tokens that prefill hands over at a time")
 	f.Float64Var(&o.AbortPercent, "abort-percent", o.AbortPercent, "share of requests that are aborted")
 	f.StringVar(&o.Backend, "backend", o.Backend, "wire dialect: mooncake, nixl or mori")
-	f.StringVar(&o.Provider, "provider", o.Provider, "data plane: tcp, shm or verbs")
+	f.StringVar(&o.Provider, "provider", o.Provider, "data plane: auto, tcp, shm or verbs")
 	f.BoolVar(&o.Checksums, "checksums", o.Checksums, "send pages with checksums, and check them before a success")
 	f.StringVar(&o.ReleasePolicy, "release-policy", o.ReleasePolicy, "what happens at the ack timeout: fence, hold or timeout")
 	f.DurationVar(&o.AckTimeout, "ack-timeout", o.AckTimeout, "how long drain ACKs are waited for")
