@@ -174,7 +174,7 @@ func TestTLSOfTheDataPlaneIsWholeOrNotThere(t *testing.T) {
 		{"shm", func(r *RDMAConfig) {
 			r.Provider = "shm"
 			r.TLS = TLSConfig{Cert: "a", Key: "b", ClientCA: "c"}
-		}, "rdma.tls: belongs to the provider tcp"},
+		}, "rdma.tls: belongs to the providers tcp and auto"},
 	} {
 		cfg := testConfig(t, "decode", "d0")
 		c.set(&cfg.RDMA)
