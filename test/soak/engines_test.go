@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	workers   = 128 // rooms at once
+	workers   = 512 // rooms at once
 	pageBytes = 256
 	poolPages = 4096
 	auxRows   = 4096

@@ -52,7 +52,7 @@ func TestSoak(t *testing.T) {
 	servers := mirrortest.Start(t, mirrortest.Options{Processes: true, Lazy: true})
 	p := startNode(t, bin, dir, "p0", "prefill", servers.URL(), "bootstrap: \"127.0.0.1:0\"", "rdma: {fault: \"late:200ms:2%,error:1%\", fault_seed: 1}")
 	st := p.status(t)
-	d := startNode(t, bin, dir, "d0", "decode", servers.URL(), fmt.Sprintf("peers: [%q]", st.GetBootstrap()), "pages: 4096", "rdma: {fault: \"slowfence:20ms:10%\", fault_seed: 1}")
+	d := startNode(t, bin, dir, "d0", "decode", servers.URL(), fmt.Sprintf("peers: [%q]", st.GetBootstrap()), "pages: 4096", "rdma: {fault: \"slowfence:20ms:1%\", fault_seed: 1}")
 	e := newEngines(t, p, d)
 	began := time.Now()
 	e.start(rate)
