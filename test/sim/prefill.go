@@ -34,7 +34,7 @@ func (n *node) targetsAnswered(step []*events.Event) {
 		case *events.Event_NodeStarted:
 			n.engine.held = map[metaKey]bool{}
 		case *events.Event_AbortReceived:
-			if a := p.AbortReceived; !a.Stale && a.Address != "" && e.RoomSeq != 0 {
+			if a := p.AbortReceived; !a.Stale && a.Address != "" && e.RoomSeq != 0 && a.Repeats == 0 { // a repeat of what was answered waits for nothing
 				at.to = projector.RankID(a.To)
 				n.engine.held[at] = true
 			}
