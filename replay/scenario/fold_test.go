@@ -30,6 +30,9 @@ func TestFoldOfTheLogIsTheLiveState(t *testing.T) {
 		cmpopts.IgnoreFields(projector.PRoom{}, "Awaited"),
 		cmpopts.IgnoreFields(projector.Pair{}, "Required"),
 		cmpopts.IgnoreFields(projector.State{}, "HLC"),
+		cmp.Transformer("known", func(k *projector.KnownRooms) any { // encoded: as they are shown
+			return []any{k.Len(), k.ReleasedAfter(0)}
+		}),
 	}
 	for _, f := range files {
 		text, err := os.ReadFile(f)
