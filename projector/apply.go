@@ -143,6 +143,10 @@ func (m *Machine) applyCapabilities(p *events.PeerCapabilities) {
 }
 
 func (m *Machine) applyIncarnation(p *events.PeerIncarnationSeen) {
+	if p.NewIncarnation == 0 { // the question about the past, which does not say it
+		m.st.Closed[p.OldBoot] = true
+		return
+	}
 	if peer := m.st.Peers[p.Peer]; peer != nil {
 		peer.Boot, peer.Inc = p.NewBoot, p.NewIncarnation
 		if len(p.LogId) > 0 && !bytes.Equal(peer.LogID, p.LogId) {

@@ -1,6 +1,7 @@
 package projector
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/pdlog/pdlog/events"
@@ -194,6 +195,34 @@ func TestBareAbortOfAnotherRankIsRemembered(t *testing.T) {
 	}
 	if p := bare(8); len(p) != 0 {
 		t.Errorf("generation 8 after 9 is answered: %v", p)
+	}
+}
+
+// What a life has sent before its node was wiped may come after the node has asked
+// what is outstanding to it: it opens nothing, and registers nobody.
+func TestLateWordsOfAClosedLifeAreRefused(t *testing.T) {
+	m := prefillWith(t, Start{Boot: 7, Incarnation: 1, LogID: make([]byte, 16)})
+	ext := &Ext{Node: "d", Boot: 3, Incarnation: 1, LogID: make([]byte, 16), RoomSeq: 44}
+	m.Step(At(t0), WireRegister{At: "p/0", Address: "10.0.0.2:5000", Session: "s", Ext: ext})
+	a := m.Step(At(t0+1), PastQuestion{Node: "d", Boot: 9}).Past
+	if a == nil || !a.Answered || !a.Known || a.Open != 0 {
+		t.Fatalf("the answer is %+v", a)
+	}
+	m.Step(At(t0+2), WireRegister{At: "p/0", Address: "10.0.0.2:5000", Session: "s", Ext: ext})
+	res := m.Step(At(t0+2), WireMetadata{At: "p/0", Room: 5, Address: "10.0.0.2:5000", Pages: []uint32{1}, Required: 1, Ext: ext})
+	if len(m.State().PRooms) != 0 {
+		t.Errorf("metadata of a closed life opens a room: %v", res.Events)
+	}
+	again := New(m.cfg)
+	if err := again.Restore(m.Snapshot()); err != nil || !again.st.Closed[3] {
+		t.Errorf("after a start from a snapshot: closed %v, %v", again.st.Closed, err)
+	}
+	now := *ext
+	now.Boot, now.LogID = 9, bytes.Repeat([]byte{1}, 16)
+	m.Step(At(t0+3), WireRegister{At: "p/0", Address: "10.0.0.2:5000", Session: "s", Ext: &now})
+	m.Step(At(t0+3), WireMetadata{At: "p/0", Room: 5, Address: "10.0.0.2:5000", Pages: []uint32{1}, Required: 1, Ext: &now})
+	if len(m.State().PRooms) != 1 {
+		t.Error("the life that asked is not served")
 	}
 }
 

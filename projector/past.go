@@ -14,6 +14,7 @@ func (m *Machine) pastQuestion(c PastQuestion) {
 		return
 	}
 	a := &PastAnswer{Node: c.Node, Answered: true}
+	m.closeLives(c)
 	for _, addr := range sortedKeys(m.st.Endpoints) {
 		if ep := m.st.Endpoints[addr]; ep.Rank.Node() == c.Node && ep.Boot != 0 && ep.Boot != c.Boot {
 			a.Known = true
@@ -49,6 +50,32 @@ func (m *Machine) pastQuestion(c PastQuestion) {
 		}
 	}
 	m.res.Past = a
+}
+
+// closeLives ends the lives of a decode node that it asks about: what they have
+// sent and has not come yet is refused. Boots tell them apart, for a node that
+// was wiped counts its incarnations anew.
+func (m *Machine) closeLives(c PastQuestion) {
+	old := map[uint64]bool{}
+	for _, ep := range m.st.Endpoints {
+		if ep.Rank.Node() == c.Node {
+			old[ep.Boot] = true
+		}
+	}
+	for _, r := range m.st.PRooms {
+		for _, d := range r.Dests {
+			if d.Node == c.Node {
+				old[d.Boot] = true
+			}
+		}
+	}
+	for _, boot := range sortedKeys(old) {
+		if boot != 0 && boot != c.Boot && !m.st.Closed[boot] {
+			m.emit(&events.Event{Payload: &events.Event_PeerIncarnationSeen{PeerIncarnationSeen: &events.PeerIncarnationSeen{
+				Peer: c.Node, OldBoot: boot, NewBoot: c.Boot,
+			}}})
+		}
+	}
 }
 
 // pastAnswer: only an answer with nothing open settles the past with that peer;

@@ -177,6 +177,10 @@ func (m *Machine) register(c WireRegister) {
 		m.reject(Rejected{Kind: "register", Reason: "no address"})
 		return
 	}
+	if c.Ext != nil && m.st.Closed[c.Ext.Boot] {
+		m.reject(Rejected{Kind: "register", Reason: "it speaks for an earlier life of " + c.Ext.Node, From: c.Address})
+		return
+	}
 	node := c.Address // an SGLang decode has no name of its own
 	rank := MakeRank(node, 0)
 	p := &events.PeerRegistered{Address: c.Address, Session: c.Session, At: string(c.At), Memory: c.Memory}
@@ -248,7 +252,7 @@ func (m *Machine) seeLife(addr string, x *Ext) {
 	if old == nil || old.Rank.Node() != x.Node {
 		old = m.firstOf(x.Node)
 	}
-	if old == nil || old.Boot == 0 || old.Boot == x.Boot {
+	if old == nil || old.Boot == 0 || old.Boot == x.Boot || x.Incarnation == 0 {
 		return
 	}
 	m.emit(&events.Event{Payload: &events.Event_PeerIncarnationSeen{PeerIncarnationSeen: &events.PeerIncarnationSeen{
@@ -267,7 +271,7 @@ func (m *Machine) endpoint(addr string, x *Ext) (*Endpoint, string) {
 		return ep, ""
 	case x.Node != ep.Rank.Node():
 		return nil, fmt.Sprintf("endpoint %s belongs to %s, not to %s", addr, ep.Rank.Node(), x.Node)
-	case ep.Boot != 0 && x.Boot != ep.Boot && x.Incarnation < ep.Inc:
+	case ep.Boot != 0 && x.Boot != ep.Boot && x.Incarnation < ep.Inc, m.st.Closed[x.Boot]:
 		return nil, fmt.Sprintf("%s speaks for an earlier life of %s", addr, x.Node)
 	}
 	m.seeLife(addr, x)

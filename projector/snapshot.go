@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 8
+const snapshotVersion = 9
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -143,6 +143,7 @@ func (st *State) code(c *coder) {
 	pointers(c, &st.receiptQ, c.receipt)
 	named(c, &st.Watermark, func(_ string, p *uint64) { c.u64(p) })
 	numbered(c, &st.Lives, func(_ uint64, p *bool) { c.flag(p) })
+	numbered(c, &st.Closed, func(_ uint64, p *bool) { c.flag(p) })
 }
 
 // pool writes the slots that have an owner. A slot behind the end of a pool

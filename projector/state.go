@@ -49,6 +49,7 @@ type State struct {
 	receiptQ  []*Receipt
 	tokens    map[uint64]roomKey // open write -> its room
 	Watermark map[string]uint64  // decode node -> room_seq
+	Closed    map[uint64]bool    // boots of lives of decode nodes that their own later life has asked about: over for good
 
 	byNumber map[uint64][]roomKey // room number -> its incarnations in Rooms or PRooms, oldest first
 }
@@ -305,6 +306,7 @@ func newState(cfg *Config) *State {
 		Endpoints: map[string]*Endpoint{},
 		Receipts:  map[uint64][]*Receipt{},
 		Watermark: map[string]uint64{},
+		Closed:    map[uint64]bool{},
 		Lives:     map[uint64]bool{},
 		tokens:    map[uint64]roomKey{},
 		byNumber:  map[uint64][]roomKey{},
