@@ -27,16 +27,16 @@ type Commands struct{ keys map[Endpoint]string }
 const commandKeys = 1 << 12
 
 // key is the endpoint's Key.
-func (c *Commands) key(e Endpoint) string {
-	if k, ok := c.keys[e]; ok {
-		return k
+func (k *Commands) key(e Endpoint) string {
+	if key, ok := k.keys[e]; ok {
+		return key
 	}
-	if c.keys == nil || len(c.keys) >= commandKeys {
-		c.keys = map[Endpoint]string{}
+	if k.keys == nil || len(k.keys) >= commandKeys {
+		k.keys = map[Endpoint]string{}
 	}
-	k := e.Key()
-	c.keys[Endpoint{IP: strings.Clone(e.IP), Port: e.Port}] = k
-	return k
+	key := e.Key()
+	k.keys[Endpoint{IP: strings.Clone(e.IP), Port: e.Port}] = key
+	return key
 }
 
 // Of is ToCommand.
