@@ -196,7 +196,9 @@ func (c *coder) ending(e *ending) {
 	c.pages(&e.Pages)
 	aux := e.Aux + 1 // none is the highest
 	number(c, &aux)
-	e.Aux = aux - 1
+	if c.reading {
+		e.Aux = aux - 1
+	}
 }
 
 // behind is a number that is 0, or not below another.

@@ -1,8 +1,11 @@
 package projector
 
 import (
+	"bytes"
 	"fmt"
+	"reflect"
 	"slices"
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -151,4 +154,26 @@ func TestNumbersAreAMap(t *testing.T) {
 			t.Fatalf("%d rooms %v, want %v", k.Len(), rooms, sortedKeys(want))
 		}
 	})
+}
+
+// What is written is not touched: a view may be read on another goroutine while
+// its room becomes a receipt. The race detector is the judge.
+func TestReceiptIsWrittenBesideItsReaders(t *testing.T) {
+	e := ending{Generation: 1, OpenedAt: 2, ArmedAt: 3, Acked: 1, Pairs: 2, Fenced: true, Missing: []RankID{"p/0"}, Pages: []uint32{7, 8}, Aux: 4}
+	var wg sync.WaitGroup
+	var wrote [2][]byte
+	for i := range wrote {
+		wg.Go(func() {
+			var c coder
+			c.ending(&e)
+			wrote[i] = c.b
+		})
+	}
+	wg.Wait()
+	var back ending
+	c := coder{b: wrote[0], reading: true}
+	c.ending(&back)
+	if !bytes.Equal(wrote[0], wrote[1]) || c.err != nil || !reflect.DeepEqual(back, e) {
+		t.Errorf("%x and %x give %+v, %v; want %+v", wrote[0], wrote[1], back, c.err, e)
+	}
 }

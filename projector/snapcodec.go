@@ -43,11 +43,20 @@ func (c *coder) uvarint(v uint64) uint64 {
 	return v
 }
 
-func (c *coder) u64(p *uint64) { *p = c.uvarint(*p) }
+// u64, as all that writes, leaves what it writes untouched: views read it at the
+// same time.
+func (c *coder) u64(p *uint64) {
+	if v := c.uvarint(*p); c.reading {
+		*p = v
+	}
+}
 
 // number is any other integer that is never negative.
 func number[T ~int | ~int32 | ~uint32 | ~uint8](c *coder, p *T) {
 	v := c.uvarint(uint64(*p)) //nolint:gosec // not negative
+	if !c.reading {
+		return
+	}
 	if *p = T(v); uint64(*p) != v {
 		c.fail(fmt.Errorf("number %d is too large for its place", v))
 	}
@@ -61,7 +70,9 @@ func (c *coder) flag(p *bool) {
 	if v = c.uvarint(v); v > 1 {
 		c.fail(fmt.Errorf("flag is %d", v))
 	}
-	*p = v == 1
+	if c.reading {
+		*p = v == 1
+	}
 }
 
 // count is the length of something whose elements take a byte each at least.
@@ -113,7 +124,9 @@ func text[T ~string](c *coder, p *T) {
 func maybe[T any](c *coder, p **T, one func(*T)) {
 	have := *p != nil
 	if c.flag(&have); !have {
-		*p = nil
+		if c.reading {
+			*p = nil
+		}
 		return
 	}
 	if c.reading {
