@@ -117,6 +117,9 @@ func (m *Machine) status(c WireStatus) {
 	case c.Success && p.Succeeded:
 		ev.Why = events.NotCounted_NOT_COUNTED_DUPLICATE
 		m.emit(e)
+	case c.Success && x == nil && m.owesEarlier(r, p):
+		ev.Why = events.NotCounted_NOT_COUNTED_STALE_ROOM
+		m.emit(e)
 	case c.Success:
 		ev.Counted = true
 		m.emit(e)
@@ -127,6 +130,23 @@ func (m *Machine) status(c WireStatus) {
 		m.fail(r, events.AbortCause_ABORT_CAUSE_PEER_FAILED, ev.Reason, string(p.Rank), m.localCause(seq))
 	}
 	m.touch(r.Seq)
+}
+
+// owesEarlier: the rank has not answered for an earlier use of the room number, so
+// that a success that names none may be of that one. Behind its answer none comes:
+// a rank's messages keep their order.
+func (m *Machine) owesEarlier(r *Room, p *Pair) bool {
+	for _, key := range m.incarnations(r.Room) {
+		if key >= r.Seq {
+			continue
+		}
+		for _, q := range m.st.Rooms[key].Pairs {
+			if q.Rank == p.Rank && q.To == p.To && q.owesEvidence() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // roomOfMessage finds the incarnation that a message of a prefill is about: by

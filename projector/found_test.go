@@ -92,6 +92,28 @@ func TestAckOfNoIncarnationProvesNothing(t *testing.T) {
 	}
 }
 
+// A success that names no use of its number may be of an earlier one, as long as the
+// rank has not answered for that: it does not count for the next.
+func TestSuccessOfAnEarlierUseDoesNotCount(t *testing.T) {
+	m, first := decodeWith(t, events.FenceKind_FENCE_KIND_HARD)
+	m.Step(At(t0), AbortRoom{Room: 5})
+	res := m.Step(At(t0), OpenRoom{Room: 5, Pages: []uint32{3}, Aux: -1, Pairs: []OpenPair{{Rank: "p/0", To: "d/0", Required: 1}}})
+	if res.Refused != nil {
+		t.Fatal(res.Refused)
+	}
+	m.Step(At(t0), PublishResult{RoomSeq: res.RoomSeq, Rank: "p/0", To: "d/0"})
+	if res.RoomSeq == first || m.State().Rooms[first] == nil {
+		t.Fatal("the first use is not held beside the second")
+	}
+	ev := m.Step(At(t0+1), WireStatus{At: "d/0", Room: 5, Rank: 0, Success: true}).Events
+	if len(ev) == 0 || ev[0].GetStatusReceived() == nil || ev[0].GetStatusReceived().Counted {
+		t.Errorf("it counts: %v", ev)
+	}
+	if r := m.State().Rooms[res.RoomSeq]; r == nil || r.Outcome != OutcomeNone {
+		t.Errorf("the second use has ended: %+v", r)
+	}
+}
+
 // prefillWith is a prefill node that knows decode rank d/0.
 func prefillWith(t *testing.T, start Start) *Machine {
 	t.Helper()
