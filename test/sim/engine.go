@@ -272,7 +272,7 @@ func (n *node) succeeded(u *use) {
 
 // finish: the engine is done with a room. It asks again until a node takes it.
 func (n *node) finish(u *use) {
-	if n.uses[u.seq] != u || u.free {
+	if n.uses[u.seq] != u || u.free || u.taken == n.life {
 		return
 	}
 	if !n.up {
@@ -282,6 +282,7 @@ func (n *node) finish(u *use) {
 	u.done = true
 	switch r := n.run(projector.FinishRoom{Room: u.number}).Refused; {
 	case r == nil:
+		u.taken = n.life
 	case r.Word == "not_ready": // it stops: its next life takes it
 		n.w.after(time.Second, func() { n.finish(u) })
 		return

@@ -23,6 +23,7 @@ type use struct {
 	ended  bool // failed or succeeded, as the engine was told
 	good   bool // succeeded
 	done   bool // finish was called
+	taken  int  // the life of the node that took it: its number may be another use's from then on
 	free   bool // the engine may hand the pages out again
 
 	saidOutcome, saidRelease uint64 // seq of the events, once decided
