@@ -112,6 +112,7 @@ func (m *Machine) applyPrefill(e *events.Event) {
 		if t := r.target(RankID(e.Rank), p.AckWithheld.Address); t != nil {
 			t.Answered = p.AckWithheld.Told
 		}
+		r.LostUse = r.LostUse || p.AckWithheld.Reason == reasonLostUse
 	case *events.Event_SourceReleased:
 		r.SourceFree = true
 	case *events.Event_RoomCleared:
@@ -200,7 +201,7 @@ func (m *Machine) forget(r *PRoom) {
 		return
 	}
 	st := m.st
-	rc := &Receipt{Room: r.Room, Seq: r.Seq, Outcome: r.Outcome, Ranks: r.Ranks, CannotTell: r.OldLife && !r.provenEnd()}
+	rc := &Receipt{Room: r.Room, Seq: r.Seq, Outcome: r.Outcome, Ranks: r.Ranks, CannotTell: r.LostUse || r.OldLife && !r.provenEnd()}
 	for _, d := range r.Dests {
 		rd := ReceiptDest{Rank: d.Rank, To: d.To, Node: d.Node, LogID: d.LogID, RoomSeq: d.RoomSeq}
 		if t := r.target(d.Rank, d.Address); t != nil {

@@ -258,3 +258,36 @@ func TestAwaitedRoomSaysNothingOfALostUse(t *testing.T) {
 		t.Errorf("a use that was published to an earlier life, of which the log's end is lost, is answered %v, want cannot_tell", p)
 	}
 }
+
+// A late copy of metadata opens a room on a log that has lost the use's beginning:
+// the earlier process may still write, whatever this room has posted.
+func TestRoomOfALostUseSaysNothingOfIt(t *testing.T) {
+	cannot := func(m *Machine, when string, c WireAbort) {
+		t.Helper()
+		if p := proofs(m.Step(At(t0+3), c)); len(p) != 1 || p[0] != events.Proof_PROOF_CANNOT_TELL {
+			t.Errorf("%s: %v, want cannot_tell", when, p)
+		}
+	}
+	m := prefillWith(t, Start{Boot: 7, Incarnation: 4, LogID: make([]byte, 16), UnknownPast: true})
+	m.Step(At(t0+1), metadata("p/0", false))
+	if len(m.State().PRooms) != 1 {
+		t.Fatal("the late copy opened no room: this test says nothing")
+	}
+	cannot(m, "the first ABORT", abortOf(1, 6))
+	cannot(m, "its repeat", abortOf(1, 6))
+	again := New(m.cfg)
+	if err := again.Restore(m.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	again.Step(At(t0+2), Start{Boot: 8, Incarnation: 5, LogID: make([]byte, 16)})
+	cannot(again, "after a restart", abortOf(1, 6))
+	cannot(again, "a later generation after a restart", abortOf(2, 6))
+	m.Step(At(t0+4), ClearRoom{Room: 5})
+	cannot(m, "after the engine has cleared it", abortOf(2, 6))
+
+	m = prefillWith(t, Start{Boot: 7, Incarnation: 4, LogID: make([]byte, 16), UnknownPast: true})
+	m.Step(At(t0+1), metadata("p/0", false))
+	if p := proofs(m.Step(At(t0+3), abortOf(1, 7))); len(p) != 1 || p[0] != events.Proof_PROOF_DRAINED {
+		t.Errorf("a use that was published to this life: %v, want drained", p)
+	}
+}

@@ -34,8 +34,13 @@ func (m *Machine) abort(c WireAbort) {
 	}
 	otherLog := m.strange(c.Ext)
 	r, rc := m.abortRoomOf(c.Room, ep.Rank.Node(), ep.LogID, seq)
-	if r != nil && len(r.Dests) == 0 && seq != 0 && m.lostUse(c.Ext, otherLog) {
+	lost := false // what is here of the use came in late copies: this log has lost what came before them
+	switch {
+	case r == nil || seq == 0:
+	case len(r.Dests) == 0 && m.lostUse(c.Ext, otherLog):
 		r = nil // a room that awaits its metadata says nothing of a use that this log may have lost
+	default:
+		lost = m.lostLife(c.Ext, otherLog) || !r.OldLife && m.lostUse(c.Ext, otherLog)
 	}
 	e, ev := m.pool.AbortReceived.New()
 	e.Room, e.Rank, e.Cause = c.Room, string(c.At), m.causeOf(c.Ext)
@@ -69,12 +74,22 @@ func (m *Machine) abort(c WireAbort) {
 		reason = "aborted by " + ep.Rank.Node()
 	}
 	m.failP(r, events.AbortCause_ABORT_CAUSE_ABORTED, reason, string(ep.Rank)) // Failed first, then the target
-	if t = r.target(c.At, c.Address); t != nil {
+	switch t = r.target(c.At, c.Address); {
+	case t == nil:
+	case lost && !r.LostUse:
+		m.withhold(r.Room, r.Seq, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq, r.openTokens(t.Rank), reasonLostUse)
+	default:
 		m.answer(r, t, t.Answered)
 	}
 	m.settleP(r)
 	m.touchAny(r.Seq)
 }
+
+// reasons of AckWithheld
+const (
+	reasonCannotTell = "cannot_tell"
+	reasonLostUse    = "lost_use" // the room came from a late copy of metadata that a lost part of the log held
+)
 
 // intern is a reason in memory of its own, which rooms that end for the same one
 // share: it stays with the room, a message does not.
@@ -91,10 +106,16 @@ func lowerGen(have, held *uint64) bool {
 	return held != nil && (have == nil || *have < *held)
 }
 
+// lostLife: the use that an ABORT names was published to a life that this log
+// does not hold at all, or to another log.
+func (m *Machine) lostLife(x *Ext, otherLog bool) bool {
+	return x != nil && x.PublishedBoot != 0 && !m.st.Lives[x.PublishedBoot] || otherLog
+}
+
 // lostUse: the use that an ABORT names was published to a life of which this log
 // does not hold everything, so it cannot tell what became of it.
 func (m *Machine) lostUse(x *Ext, otherLog bool) bool {
-	return x != nil && x.PublishedBoot != 0 && !m.st.Lives[x.PublishedBoot] || otherLog ||
+	return m.lostLife(x, otherLog) ||
 		m.st.UnknownPast && (x == nil || !bytes.Equal(x.SeenLogID, m.st.LogID)) || m.olderCopy() && x != nil && x.PublishedBoot == 0
 }
 
@@ -142,7 +163,7 @@ func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Rece
 	switch {
 	case rc != nil && !rc.NeverSeen:
 		proof, key = events.Proof_PROOF_DRAINED, rc.Seq
-		if rc.CannotTell {
+		if rc.CannotTell || seq != 0 && (m.lostLife(c.Ext, otherLog) || rc.Seq >= m.st.LifeSince && m.lostUse(c.Ext, otherLog)) {
 			proof = events.Proof_PROOF_CANNOT_TELL
 		}
 	case c.Ext != nil && c.Ext.PublishedBoot != 0 && !m.st.Lives[c.Ext.PublishedBoot]:
@@ -171,7 +192,7 @@ func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Rece
 		m.boundReceipts()
 	}
 	if proof == events.Proof_PROOF_CANNOT_TELL {
-		m.withhold(c.Room, key, c.At, ep.Rank, c.Address, c.Generation, seq, 0)
+		m.withhold(c.Room, key, c.At, ep.Rank, c.Address, c.Generation, seq, 0, reasonCannotTell)
 		return
 	}
 	if key != 0 && (rc.Ranks[c.At] == nil || !rc.Ranks[c.At].Drained) {
@@ -199,9 +220,9 @@ func (m *Machine) answer(r *PRoom, t *Target, repeat bool) {
 	open := r.openTokens(t.Rank)
 	pr := r.done(t.Rank)
 	switch {
-	case open > 0 && r.uncertainOld(t.Rank), open == 0 && r.OldLife && !pr.Drained && !r.provenRank(t.Rank):
+	case r.LostUse, open > 0 && r.uncertainOld(t.Rank), open == 0 && r.OldLife && !pr.Drained && !r.provenRank(t.Rank):
 		if !t.Answered {
-			m.withhold(r.Room, r.Seq, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq, open)
+			m.withhold(r.Room, r.Seq, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq, open, reasonCannotTell)
 		} else {
 			m.tellCannot(r.Room, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq)
 		}
@@ -269,9 +290,9 @@ func (m *Machine) sendAck(room uint64, key roomKey, rank, to RankID, addr string
 
 // withhold: no ACK. A peer that reads our extension is told that we cannot
 // tell, so that it fences instead of waiting; any other hears nothing.
-func (m *Machine) withhold(room uint64, key roomKey, rank, to RankID, addr string, gen *uint64, seq uint64, open int) {
+func (m *Machine) withhold(room uint64, key roomKey, rank, to RankID, addr string, gen *uint64, seq uint64, open int, reason string) {
 	m.emit(&events.Event{Room: room, RoomSeq: key, Rank: string(rank), Payload: &events.Event_AckWithheld{AckWithheld: &events.AckWithheld{
-		To: string(to), Address: addr, Generation: gen, Reason: "cannot_tell", Outstanding: uint64(open), Told: m.gates[addr], //nolint:gosec // count
+		To: string(to), Address: addr, Generation: gen, Reason: reason, Outstanding: uint64(open), Told: m.gates[addr], //nolint:gosec // count
 	}}})
 	m.tellCannot(room, rank, to, addr, gen, seq)
 }

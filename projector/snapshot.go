@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 9
+const snapshotVersion = 10
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -308,7 +308,7 @@ func (c *coder) proom(r *PRoom) {
 	for _, p := range []*uint64{&r.Room, &r.Seq, &r.Life, &r.OpenedAt, &r.ActiveAt} {
 		c.u64(p)
 	}
-	for _, p := range []*bool{&r.Awaited, &r.Posted, &r.Cleared, &r.SourceFree, &r.OldLife, &r.LifeClean} {
+	for _, p := range []*bool{&r.Awaited, &r.Posted, &r.Cleared, &r.SourceFree, &r.OldLife, &r.LifeClean, &r.LostUse} {
 		c.flag(p)
 	}
 	c.ranks(&r.Expect)

@@ -202,6 +202,7 @@ type PRoom struct {
 	Ranks      map[RankID]*PRank
 	OldLife    bool // an earlier life of this node opened it
 	LifeClean  bool // that life ended with NodeStopped
+	LostUse    bool // it came from late metadata of a use that a lost part of this log held: it says nothing of that use
 	RequestID  string
 	TraceID    string
 	TermNode   string             // decode node whose ABORT ended it

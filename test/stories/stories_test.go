@@ -77,7 +77,7 @@ var stories = []story{
 		f.servers.Run(2)
 	}}}},
 	{name: "nodes stopped for a while", acts: []act{{20, func(f *fleet) { f.stop(f.d, 3*time.Second) }}, {50, func(f *fleet) { f.stop(f.p, 3*time.Second) }}}},
-	{name: "nodes killed", requests: 60, acts: []act{{15, killDecode}, {30, killPrefill}, {50, killDecode}, {70, killPrefill}}},
+	{name: "nodes killed", requests: 150, acts: []act{{15, killDecode}, {30, killPrefill}, {50, killDecode}, {70, killPrefill}}},
 	{name: "nodes killed again and again", night: true, requests: 400, acts: []act{{5, killing}}},
 	{name: "prefill killed while it is cut off", net: true, night: true, acts: []act{{20, func(f *fleet) {
 		f.net.cut("d", "p")
