@@ -220,7 +220,7 @@ func (m *Machine) answer(r *PRoom, t *Target, repeat bool) {
 	open := r.openTokens(t.Rank)
 	pr := r.done(t.Rank)
 	switch {
-	case r.LostUse, open > 0 && r.uncertainOld(t.Rank), open == 0 && r.OldLife && !pr.Drained && !r.provenRank(t.Rank):
+	case open > 0 && r.uncertainOld(t.Rank), open == 0 && r.OldLife && !pr.Drained && !r.provenRank(t.Rank), r.LostUse:
 		if !t.Answered {
 			m.withhold(r.Room, r.Seq, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq, open, reasonCannotTell)
 		} else {

@@ -307,8 +307,9 @@ def comes_back(s: DecodeStory) -> None:
     s.ready(old, s.base, [2, 3])
     s.send(s.base, 0, 0, 2, True)
     w = s.write_of(s.base)
+    new = s.decode(register=False)  # bound while the old one is: at another port for certain
     old.close()
-    new = s.decode()
+    new.register(s.prefill)
     s.ready(new, s.base + 1, [2, 3])
     s.send(s.base + 1, 0, 0, 2, True)
     s.write(s.write_of(s.base + 1))
