@@ -21,6 +21,10 @@ var protocolErrors = map[int]string{
 	0x11000002: "the other side is plain, and this node speaks CURVE alone",            // mechanism mismatch
 }
 
+// endedInHandshake is all that libzmq knows when the other side was the first to
+// close, which a plain one may be.
+const endedInHandshake = "the connection ended in the handshake: the other side is plain, or does not take this node's key, or has another than is known of it"
+
 // refusal puts a monitor's event in words.
 func refusal(what zmq.Event, value int) string {
 	switch {
@@ -32,7 +36,7 @@ func refusal(what zmq.Event, value int) string {
 		}
 		return fmt.Sprintf("the handshake broke the protocol (%#x)", value)
 	}
-	return "the connection ended in the handshake: the other side does not take this node's key, or has another than is known of it"
+	return endedInHandshake
 }
 
 // client gives a socket this node's key, and the key of who has to be at its
