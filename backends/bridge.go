@@ -252,7 +252,7 @@ func toExt(x *Extension) *projector.Ext {
 	out := &projector.Ext{
 		Node: x.Node, Boot: x.Boot, Incarnation: x.Incarnation, HLC: x.HLC, RoomSeq: x.RoomSeq, CauseSeq: x.CauseSeq,
 		Proof: events.Proof(x.Proof), Reason: x.Reason, LogSince: x.LogSince, LogID: x.LogID, SeenLogID: x.SeenLogID, SeenSeq: x.SeenSeq,
-		PublishedBoot: x.PublishedBoot,
+		PublishedBoot: x.PublishedBoot, SeenBoot: x.SeenBoot,
 	}
 	if x.Drained.Set {
 		d := x.Drained.V
@@ -280,7 +280,7 @@ func (b *Builder) extension(with bool, x *projector.Ext) *Extension {
 	*out = Extension{
 		Node: x.Node, Boot: x.Boot, Incarnation: x.Incarnation, HLC: x.HLC, RoomSeq: x.RoomSeq, CauseSeq: x.CauseSeq,
 		Proof: Proof(x.Proof), Reason: x.Reason, LogSince: x.LogSince, LogID: x.LogID, SeenLogID: x.SeenLogID, SeenSeq: x.SeenSeq,
-		PublishedBoot: x.PublishedBoot,
+		PublishedBoot: x.PublishedBoot, SeenBoot: x.SeenBoot,
 	}
 	if len(out.Reason) > maxReason {
 		out.Reason = out.Reason[:maxReason]

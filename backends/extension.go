@@ -74,6 +74,7 @@ type Extension struct {
 	LogID, SeenLogID []byte
 	SeenSeq          uint64 // highest sequence of SeenLogID the sender has on record
 	PublishedBoot    uint64 // ABORT: the receiver's boot that the room was published to; 0 = not known
+	SeenBoot         uint64 // receiver's boot that told SeenSeq; 0 = not known
 }
 
 // Why an extension frame was ignored (wire.md 9.7).

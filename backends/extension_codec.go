@@ -93,6 +93,8 @@ func (e *Extension) unmarshal(b []byte) bool {
 			e.SeenSeq = f.num
 		case num == 16 && f.typ == protowire.Fixed64Type:
 			e.PublishedBoot = f.num
+		case num == 17 && f.typ == protowire.Fixed64Type:
+			e.SeenBoot = f.num
 		}
 		return true
 	})
@@ -207,7 +209,7 @@ func (e *Extension) appendFrame(b []byte) ([]byte, error) {
 		Node: e.Node, Boot: e.Boot, Incarnation: e.Incarnation, Hlc: e.HLC,
 		RoomSeq: e.RoomSeq, CauseSeq: e.CauseSeq,
 		Proof: wirepb.Proof(e.Proof), Reason: cutText(strings.ToValidUTF8(e.Reason, "\uFFFD"), maxExtReason),
-		LogSince: e.LogSince, LogId: e.LogID, SeenLogId: e.SeenLogID, SeenSeq: e.SeenSeq, PublishedBoot: e.PublishedBoot,
+		LogSince: e.LogSince, LogId: e.LogID, SeenLogId: e.SeenLogID, SeenSeq: e.SeenSeq, PublishedBoot: e.PublishedBoot, SeenBoot: e.SeenBoot,
 	}
 	if e.Drained.Set {
 		m.Drained = &e.Drained.V

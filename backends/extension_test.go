@@ -90,7 +90,7 @@ func FuzzExtensionAgainstSchema(f *testing.F) {
 	full := Extension{
 		Node: "d0", Boot: 1<<64 - 1, Incarnation: 4, HLC: 5, RoomSeq: 6, CauseSeq: 7, Proof: ProofNeverSeen,
 		Drained: Some(false), Reason: "échec", PrefillRank: Some(uint32(0)), LogSince: 8,
-		LogID: bytes.Repeat([]byte{1}, 16), SeenLogID: bytes.Repeat([]byte{2}, 16), SeenSeq: 9, PublishedBoot: 11,
+		LogID: bytes.Repeat([]byte{1}, 16), SeenLogID: bytes.Repeat([]byte{2}, 16), SeenSeq: 9, PublishedBoot: 11, SeenBoot: 12,
 		WriteKeys: []WriteKey{{Kind: WriteKeyStaging, Index: 1<<32 - 1, Component: 2, Provider: "tcp", Endpoint: "e", Key: []byte{0xff}}, {}},
 	}
 	f.Add(extFrame(f, full)[4:])
@@ -109,7 +109,7 @@ func FuzzExtensionAgainstSchema(f *testing.F) {
 		}
 		want := Extension{
 			Node: m.Node, Boot: m.Boot, Incarnation: m.Incarnation, HLC: m.Hlc, RoomSeq: m.RoomSeq, CauseSeq: m.CauseSeq,
-			Proof: Proof(m.Proof), Reason: m.Reason, LogSince: m.LogSince, SeenSeq: m.SeenSeq, PublishedBoot: m.PublishedBoot,
+			Proof: Proof(m.Proof), Reason: m.Reason, LogSince: m.LogSince, SeenSeq: m.SeenSeq, PublishedBoot: m.PublishedBoot, SeenBoot: m.SeenBoot,
 		}
 		if m.Drained != nil {
 			want.Drained = Some(*m.Drained)

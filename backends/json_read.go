@@ -159,7 +159,7 @@ func (f *fieldSet) ext() *Extension {
 		Drained: x.optBool("drained"), WriteKeys: list(x, "write_keys", writeKey), Reason: x.str("reason"),
 		PrefillRank: optNumber[uint32](x, "prefill_rank"), LogSince: x.optUint("log_since").V,
 		LogID: x.hex("log_id"), SeenLogID: x.hex("seen_log_id"), SeenSeq: x.optUint("seen_seq").V,
-		PublishedBoot: x.optUint("published_boot").V,
+		PublishedBoot: x.optUint("published_boot").V, SeenBoot: x.optUint("seen_boot").V,
 	}
 	f.fail("ext", x.err)
 	return e

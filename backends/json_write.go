@@ -217,6 +217,7 @@ func (o *object) ext(e *Extension, ignored string) {
 	}
 	o.nonZero("seen_seq", e.SeenSeq)
 	o.nonZero("published_boot", e.PublishedBoot)
+	o.nonZero("seen_boot", e.SeenBoot)
 	o.b = append(o.b, '}')
 }
 

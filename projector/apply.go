@@ -1,8 +1,6 @@
 package projector
 
 import (
-	"bytes"
-
 	"github.com/pdlog/pdlog/events"
 )
 
@@ -17,7 +15,7 @@ func (m *Machine) apply(e *events.Event) {
 	}
 	if c := e.Cause; c != nil && c.Node != "" {
 		if peer := st.Peers[c.Node]; peer != nil {
-			peer.SeenSeq = max(peer.SeenSeq, c.Seq)
+			peer.seen(c.Seq)
 		}
 	}
 	switch p := e.Payload.(type) {
@@ -31,7 +29,7 @@ func (m *Machine) apply(e *events.Event) {
 	case *events.Event_ConfigChanged:
 		if p.ConfigChanged.Values["unknown_past"] == "true" {
 			st.UnknownPast, st.OlderCopy = true, true
-			st.Lives = map[uint64]bool{st.Boot: true}
+			st.Lives = map[uint64]uint64{st.Boot: 0}
 		}
 	case *events.Event_PastSettled:
 		delete(st.Unsettled, p.PastSettled.Peer)
@@ -73,11 +71,14 @@ func (m *Machine) applyStarted(e *events.Event, p *events.NodeStarted) {
 	for _, r := range st.Rooms {
 		r.Copies = nil // they ended with the process that made them
 	}
+	if st.holds(st.Boot) {
+		st.Lives[st.Boot] = e.Seq - 1
+	}
 	st.Boot, st.Incarnation = e.Boot, e.Incarnation
 	if p.UnknownPast {
 		clear(st.Lives)
 	}
-	st.Lives[e.Boot] = true
+	st.Lives[e.Boot] = 0
 	st.LogID = p.LogId
 	st.Started = true
 	st.Clean = false
@@ -139,6 +140,7 @@ func (m *Machine) applyCapabilities(p *events.PeerCapabilities) {
 	peer.PDLog, peer.Form, peer.Fence, peer.Weak = p.Pdlog, p.AckForm, p.Fence, p.Weak
 	peer.Boot, peer.Inc, peer.LogSince, peer.LogID = p.PeerBoot, p.PeerIncarnation, p.LogSince, p.LogId
 	peer.PageSize, peer.DType = p.PageSize, p.KvCacheDtype
+	m.st.dropSeen(peer)
 	peer.Suspect, peer.Lost, peer.Missed = false, false, 0
 }
 
@@ -149,9 +151,7 @@ func (m *Machine) applyIncarnation(p *events.PeerIncarnationSeen) {
 	}
 	if peer := m.st.Peers[p.Peer]; peer != nil {
 		peer.Boot, peer.Inc = p.NewBoot, p.NewIncarnation
-		if len(p.LogId) > 0 && !bytes.Equal(peer.LogID, p.LogId) {
-			peer.SeenSeq = 0
-		}
+		m.st.dropSeen(peer)
 		return
 	}
 	for _, ep := range m.st.Endpoints {

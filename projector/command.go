@@ -275,6 +275,7 @@ type Ext struct {
 	SeenSeq     uint64
 	// PublishedBoot is the receiver's boot that the room was published to.
 	PublishedBoot uint64
+	SeenBoot      uint64 // the receiver's boot that told SeenSeq; 0: not known
 }
 
 // WireRegister: a decode rank registers with one of our prefill ranks.

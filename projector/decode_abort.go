@@ -90,7 +90,8 @@ func (m *Machine) sendAbort(r *Room, p *Pair, attempt uint64) {
 	x.Reason = r.Reason
 	x.SeenLogID, x.PublishedBoot = p.LogID, p.Boot
 	if bytes.Equal(p.LogID, peer.LogID) {
-		x.SeenSeq = peer.SeenSeq
+		seen := peer.seenOf(p.Boot)
+		x.SeenSeq, x.SeenBoot = seen.Seq, seen.Boot
 	}
 	m.do(SendAbort{
 		Room: r.Room, Rank: p.Rank, Address: peer.Ranks[p.Rank].Address, To: p.To,

@@ -154,7 +154,8 @@ func (m *Machine) publishNext(r *Room) {
 			required = r.required(p.Rank)
 		}
 		x := m.ext(r.Seq, seq)
-		x.SeenLogID, x.SeenSeq = peer.LogID, peer.SeenSeq
+		seen := peer.seenOf(0)
+		x.SeenLogID, x.SeenSeq, x.SeenBoot = peer.LogID, seen.Seq, seen.Boot
 		m.do(SendMetadata{
 			Room: r.Room, RoomSeq: r.Seq, Rank: p.Rank, Address: rank.Address, To: p.To,
 			Pages: s.Pages, Aux: r.Aux, Dummy: p.Dummy, Required: required,

@@ -2,6 +2,7 @@ package projector
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/pdlog/pdlog/events"
@@ -169,6 +170,70 @@ func TestOlderCopyCannotTellTwice(t *testing.T) {
 		Node: "d", Boot: 3, Incarnation: 1, LogID: make([]byte, 16), RoomSeq: 50, SeenLogID: make([]byte, 16), PublishedBoot: 7,
 	}})); len(p) != 1 || p[0] != events.Proof_PROOF_NEVER_SEEN {
 		t.Errorf("for a room published to this life it answers %v, want never_seen", p)
+	}
+}
+
+// A log restored from an older copy has grown past what the peer has seen of the
+// lost end, two lives later: the life that told it ended below that.
+func TestOlderCopyThatHasGrown(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		boot uint64 // the life that told
+		seq  func(m *Machine) uint64
+		want events.Proof
+	}{
+		{"more than the life that told it has", 7, func(m *Machine) uint64 { return m.st.Lives[7] + 1 }, events.Proof_PROOF_CANNOT_TELL},
+		{"all that the life that told it has", 7, func(m *Machine) uint64 { return m.st.Lives[7] }, events.Proof_PROOF_NEVER_SEEN},
+		{"a life that the log has lost", 6, func(*Machine) uint64 { return 1 }, events.Proof_PROOF_CANNOT_TELL},
+		{"a peer that does not name the life", 0, func(m *Machine) uint64 { return m.st.LifeSince - 1 }, events.Proof_PROOF_NEVER_SEEN},
+	} {
+		m := prefillWith(t, Start{Boot: 7, Incarnation: 1, LogID: make([]byte, 16)})
+		for boot := uint64(8); boot < 10; boot++ {
+			m = again(t, m)
+			m.Step(At(t0+boot), Start{Boot: boot, Incarnation: boot - 6, LogID: make([]byte, 16)})
+		}
+		a := abortOf(1, 7)
+		a.Ext.SeenBoot, a.Ext.SeenSeq = tc.boot, tc.seq(m)
+		if p := proofs(m.Step(At(t0+20), a)); len(p) != 1 || p[0] != tc.want {
+			t.Errorf("%s: answered %v, want %v", tc.name, p, tc.want)
+		}
+		if lost := tc.want == events.Proof_PROOF_CANNOT_TELL; m.st.UnknownPast != lost {
+			t.Errorf("%s: unknown past %v, want %v", tc.name, m.st.UnknownPast, lost)
+		}
+	}
+}
+
+// again is the machine of the next life, from a snapshot.
+func again(t *testing.T, m *Machine) *Machine {
+	t.Helper()
+	n := New(m.cfg)
+	if err := n.Restore(m.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// What an ABORT says to have seen is of the life that the room was published to.
+func TestSeenOfTheLifePublishedTo(t *testing.T) {
+	p := &Peer{Boot: 1}
+	p.seen(43)
+	p.seen(40)
+	p.Boot = 2
+	p.seen(35)
+	for boot, want := range map[uint64]SeenLife{1: {1, 43}, 2: {2, 35}, 0: {1, 43}, 3: {1, 43}} {
+		if got := p.seenOf(boot); got != want {
+			t.Errorf("seen of life %d: %+v, want %+v", boot, got, want)
+		}
+	}
+	st := newState(&Config{})
+	st.Rooms[9] = &Room{Pairs: []*Pair{{Rank: "p/0", Boot: 2}}}
+	p.Node, p.Boot = "p", 3
+	p.seen(50)
+	p.Boot = 4
+	p.seen(60)
+	st.dropSeen(p)
+	if want := []SeenLife{{2, 35}, {4, 60}}; !slices.Equal(p.Seen, want) {
+		t.Errorf("kept %+v, want %+v: the life with an open room and the present one", p.Seen, want)
 	}
 }
 

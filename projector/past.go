@@ -131,13 +131,28 @@ func (m *Machine) strange(x *Ext) (otherLog bool) {
 	if !bytes.Equal(x.SeenLogID, m.st.LogID) {
 		return true
 	}
-	if x.SeenSeq > max(m.st.LifeSince-1, m.told[x.Node]) && !m.older {
+	if m.lostEnd(x) && !m.older {
 		m.older = true // once a life: an earlier older copy does not excuse this one
 		m.emit(&events.Event{Cause: m.causeOf(x), Payload: &events.Event_ConfigChanged{ConfigChanged: &events.ConfigChanged{
 			Values: map[string]string{"unknown_past": "true", "why": "a peer has seen more of this log than it holds: it is an older copy"},
 		}}})
 	}
 	return false
+}
+
+// lostEnd: the peer has seen more of this log than it holds. Of a life that has
+// ended the end decides, for the log may have grown past that number since. A
+// log that knows all its lives and not this one has lost it; one that does not
+// know them all has said so already.
+func (m *Machine) lostEnd(x *Ext) bool {
+	switch end, held := m.st.Lives[x.SeenBoot]; {
+	case x.SeenBoot == 0 || x.SeenBoot == m.st.Boot:
+		return x.SeenSeq > max(m.st.LifeSince-1, m.told[x.Node])
+	case held:
+		return x.SeenSeq > end
+	default:
+		return !m.st.UnknownPast
+	}
 }
 
 // sameLog: two decode room_seq can be compared. An SGLang peer has no log.

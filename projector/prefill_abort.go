@@ -109,7 +109,7 @@ func lowerGen(have, held *uint64) bool {
 // lostLife: the use that an ABORT names was published to a life that this log
 // does not hold at all, or to another log.
 func (m *Machine) lostLife(x *Ext, otherLog bool) bool {
-	return x != nil && x.PublishedBoot != 0 && !m.st.Lives[x.PublishedBoot] || otherLog
+	return x != nil && x.PublishedBoot != 0 && !m.st.holds(x.PublishedBoot) || otherLog
 }
 
 // lostUse: the use that an ABORT names was published to a life of which this log
@@ -166,7 +166,7 @@ func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Rece
 		if rc.CannotTell || seq != 0 && (m.lostLife(c.Ext, otherLog) || rc.Seq >= m.st.LifeSince && m.lostUse(c.Ext, otherLog)) {
 			proof = events.Proof_PROOF_CANNOT_TELL
 		}
-	case c.Ext != nil && c.Ext.PublishedBoot != 0 && !m.st.Lives[c.Ext.PublishedBoot]:
+	case c.Ext != nil && c.Ext.PublishedBoot != 0 && !m.st.holds(c.Ext.PublishedBoot):
 		proof = events.Proof_PROOF_CANNOT_TELL // published to a life of which this log does not hold all
 	case rc == nil && seq != 0 && seq <= m.st.Watermark[ep.Rank.Node()]:
 		proof = events.Proof_PROOF_DRAINED

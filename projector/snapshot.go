@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 10
+const snapshotVersion = 11
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -142,7 +142,7 @@ func (st *State) code(c *coder) {
 	})
 	pointers(c, &st.receiptQ, c.receipt)
 	named(c, &st.Watermark, func(_ string, p *uint64) { c.u64(p) })
-	numbered(c, &st.Lives, func(_ uint64, p *bool) { c.flag(p) })
+	numbered(c, &st.Lives, func(_ uint64, p *uint64) { c.u64(p) })
 	numbered(c, &st.Closed, func(_ uint64, p *bool) { c.flag(p) })
 }
 
@@ -248,9 +248,13 @@ func (c *coder) peer(p *Peer) {
 	for _, v := range []*bool{&p.PDLog, &p.Weak, &p.Suspect, &p.Lost} {
 		c.flag(v)
 	}
-	for _, v := range []*uint64{&p.Boot, &p.Inc, &p.LogSince, &p.PageSize, &p.SeenSeq} {
+	for _, v := range []*uint64{&p.Boot, &p.Inc, &p.LogSince, &p.PageSize} {
 		c.u64(v)
 	}
+	list(c, &p.Seen, func(l *SeenLife) {
+		c.u64(&l.Boot)
+		c.u64(&l.Seq)
+	})
 	c.bytes(&p.LogID)
 	number(c, &p.Fence)
 	number(c, &p.Form)

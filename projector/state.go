@@ -1,6 +1,8 @@
 package projector
 
 import (
+	"slices"
+
 	"github.com/pdlog/pdlog/events"
 )
 
@@ -23,9 +25,11 @@ type State struct {
 	Unsettled map[string]bool
 	PastHeld  bool
 	OlderCopy bool
-	LifeSince uint64          // seq of the newest NodeStarted
-	Lives     map[uint64]bool // boots of the lives of which this log holds everything
-	LastGen   uint64
+	LifeSince uint64 // seq of the newest NodeStarted
+	// Lives are the lives of which this log holds everything, by boot: the last
+	// seq of each, 0 of the present one.
+	Lives   map[uint64]uint64
+	LastGen uint64
 
 	// decode
 	Rooms   map[roomKey]*Room
@@ -163,9 +167,60 @@ type Peer struct {
 	DType    string
 	Ranks    map[RankID]PeerRank
 	Missed   uint32
-	SeenSeq  uint64 // highest sequence of its log that ours names as a cause
+	Seen     []SeenLife // what our log names of its log as a cause
 	Suspect  bool
 	Lost     bool
+}
+
+// SeenLife is the highest sequence that one life of a peer has told.
+type SeenLife struct{ Boot, Seq uint64 }
+
+// seen notes that the peer's present life has told a sequence of its log.
+func (p *Peer) seen(seq uint64) {
+	for i := range p.Seen {
+		if p.Seen[i].Boot == p.Boot {
+			p.Seen[i].Seq = max(p.Seen[i].Seq, seq)
+			return
+		}
+	}
+	p.Seen = append(p.Seen, SeenLife{Boot: p.Boot, Seq: seq})
+}
+
+// dropSeen forgets what lives have told that no room was published to; the
+// present life and the one that told most stay.
+func (st *State) dropSeen(peer *Peer) {
+	if len(peer.Seen) < 3 {
+		return
+	}
+	keep := map[uint64]bool{peer.Boot: true, peer.seenOf(0).Boot: true}
+	for _, r := range st.Rooms {
+		for _, p := range r.Pairs {
+			if p.Rank.Node() == peer.Node {
+				keep[p.Boot] = true
+			}
+		}
+	}
+	peer.Seen = slices.DeleteFunc(peer.Seen, func(l SeenLife) bool { return !keep[l.Boot] })
+}
+
+// holds: this log holds everything of that life.
+func (st *State) holds(boot uint64) bool {
+	_, ok := st.Lives[boot]
+	return ok
+}
+
+// seenOf is what the life that is asked for has told, else the highest of all:
+// of that the peer can tell whether its log has lost an end (wire.md 9.5).
+func (p *Peer) seenOf(boot uint64) (best SeenLife) {
+	for _, l := range p.Seen {
+		if l.Boot == boot {
+			return l
+		}
+		if l.Seq > best.Seq {
+			best = l
+		}
+	}
+	return best
 }
 
 // Endpoint is a decode rank as a prefill node knows it, by "ip:port".
@@ -308,7 +363,7 @@ func newState(cfg *Config) *State {
 		Receipts:  map[uint64][]*Receipt{},
 		Watermark: map[string]uint64{},
 		Closed:    map[uint64]bool{},
-		Lives:     map[uint64]bool{},
+		Lives:     map[uint64]uint64{},
 		tokens:    map[uint64]roomKey{},
 		byNumber:  map[uint64][]roomKey{},
 	}

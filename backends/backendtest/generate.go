@@ -68,7 +68,7 @@ func extension(t *rapid.T) *backends.Extension {
 		Drained: opt(t, rapid.Bool(), "drained"), Reason: texts.Draw(t, "ext reason"),
 		PrefillRank: opt(t, u32, "ext rank"), LogSince: u64.Draw(t, "log_since"),
 		LogID: logID("log_id"), SeenLogID: logID("seen_log_id"), SeenSeq: u64.Draw(t, "seen_seq"),
-		PublishedBoot: u64.Draw(t, "published_boot"),
+		PublishedBoot: u64.Draw(t, "published_boot"), SeenBoot: u64.Draw(t, "seen_boot"),
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "write keys") {
 		e.WriteKeys = append(e.WriteKeys, backends.WriteKey{

@@ -153,6 +153,7 @@ type Extension struct {
 	SeenLogId     []byte                 `protobuf:"bytes,14,opt,name=seen_log_id,json=seenLogId,proto3" json:"seen_log_id,omitempty"`             // 16 bytes: the receiver's log as the sender knows it
 	SeenSeq       uint64                 `protobuf:"varint,15,opt,name=seen_seq,json=seenSeq,proto3" json:"seen_seq,omitempty"`                    // highest sequence of seen_log_id the sender has on record
 	PublishedBoot uint64                 `protobuf:"fixed64,16,opt,name=published_boot,json=publishedBoot,proto3" json:"published_boot,omitempty"` // ABORT: the receiver's boot that the room was published to; 0 = not known
+	SeenBoot      uint64                 `protobuf:"fixed64,17,opt,name=seen_boot,json=seenBoot,proto3" json:"seen_boot,omitempty"`                // with 15: the receiver's boot that told seen_seq; 0 = not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -299,6 +300,13 @@ func (x *Extension) GetPublishedBoot() uint64 {
 	return 0
 }
 
+func (x *Extension) GetSeenBoot() uint64 {
+	if x != nil {
+		return x.SeenBoot
+	}
+	return 0
+}
+
 // WriteKey is what the prefill's rdma provider needs to write one buffer.
 type WriteKey struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -388,7 +396,7 @@ var File_extension_proto protoreflect.FileDescriptor
 
 const file_extension_proto_rawDesc = "" +
 	"\n" +
-	"\x0fextension.proto\x12\rpdlog.wire.v1\"\x95\x04\n" +
+	"\x0fextension.proto\x12\rpdlog.wire.v1\"\xb2\x04\n" +
 	"\tExtension\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x06R\x04boot\x12 \n" +
@@ -407,7 +415,8 @@ const file_extension_proto_rawDesc = "" +
 	"\x06log_id\x18\r \x01(\fR\x05logId\x12\x1e\n" +
 	"\vseen_log_id\x18\x0e \x01(\fR\tseenLogId\x12\x19\n" +
 	"\bseen_seq\x18\x0f \x01(\x04R\aseenSeq\x12%\n" +
-	"\x0epublished_boot\x18\x10 \x01(\x06R\rpublishedBootB\n" +
+	"\x0epublished_boot\x18\x10 \x01(\x06R\rpublishedBoot\x12\x1b\n" +
+	"\tseen_boot\x18\x11 \x01(\x06R\bseenBootB\n" +
 	"\n" +
 	"\b_drainedB\x0f\n" +
 	"\r_prefill_rank\"\x95\x02\n" +

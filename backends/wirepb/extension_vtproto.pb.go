@@ -49,6 +49,14 @@ func (m *Extension) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.SeenBoot != 0 {
+		i -= 8
+		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.SeenBoot))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x89
+	}
 	if m.PublishedBoot != 0 {
 		i -= 8
 		binary.LittleEndian.PutUint64(dAtA[i:], uint64(m.PublishedBoot))
@@ -286,6 +294,9 @@ func (m *Extension) SizeVT() (n int) {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.SeenSeq))
 	}
 	if m.PublishedBoot != 0 {
+		n += 10
+	}
+	if m.SeenBoot != 0 {
 		n += 10
 	}
 	n += len(m.unknownFields)
@@ -693,6 +704,16 @@ func (m *Extension) UnmarshalVT(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			m.PublishedBoot = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
+			iNdEx += 8
+		case 17:
+			if wireType != 1 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SeenBoot", wireType)
+			}
+			m.SeenBoot = 0
+			if (iNdEx + 8) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.SeenBoot = uint64(binary.LittleEndian.Uint64(dAtA[iNdEx:]))
 			iNdEx += 8
 		default:
 			iNdEx = preIndex
