@@ -5,16 +5,17 @@ import (
 
 	"github.com/cockroachdb/errors"
 
+	"github.com/pdlog/pdlog/backends/bootstrap"
 	"github.com/pdlog/pdlog/projector"
 )
 
 // outstanding answers a decode node with an unknown past (wire.md 9.2): whether
 // this log holds another life of it, and how many writes to those lives are
 // open or uncertain.
-func (n *Node) outstanding(node string, boot uint64) (known bool, open uint64, err error) {
+func (n *Node) outstanding(a bootstrap.Asker) (known bool, open uint64, err error) {
 	ctx, cancel := context.WithTimeout(n.life, closeTime)
 	defer cancel()
-	r, err := n.loop.ask(ctx, task{cmd: projector.PastQuestion{Node: node, Boot: boot}, durable: true})
+	r, err := n.loop.ask(ctx, task{cmd: projector.PastQuestion{Node: a.Node, Boot: a.Boot, LogID: a.LogID}, durable: true})
 	switch {
 	case err != nil:
 		return false, 0, err

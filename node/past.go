@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/pdlog/pdlog/backends/bootstrap"
 	"github.com/pdlog/pdlog/projector"
 	"github.com/pdlog/pdlog/store/mirror"
 )
@@ -113,6 +114,7 @@ func (n *Node) askPast(name string) {
 		n.loop.tell(projector.PastAnswer{Node: name})
 		return
 	}
+	id := n.store.LogID()
 	wait := discoverFirst
 	var first time.Time
 	for {
@@ -121,7 +123,7 @@ func (n *Node) askPast(name string) {
 			addr = name
 		}
 		if addr != "" {
-			a, err := n.client.Outstanding(n.life, addr, n.cfg.Node, n.boot)
+			a, err := n.client.Outstanding(n.life, addr, bootstrap.Asker{Node: n.cfg.Node, Boot: n.boot, LogID: id[:]})
 			switch {
 			case err == nil && first.IsZero():
 				first = time.Now()

@@ -147,6 +147,7 @@ func (m *Machine) applyCapabilities(p *events.PeerCapabilities) {
 func (m *Machine) applyIncarnation(p *events.PeerIncarnationSeen) {
 	if p.NewIncarnation == 0 { // the question about the past, which does not say it
 		m.st.Closed[p.OldBoot] = true
+		m.st.closeLogs(p.Peer, p.LogId)
 		return
 	}
 	if peer := m.st.Peers[p.Peer]; peer != nil {

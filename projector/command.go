@@ -119,8 +119,9 @@ type PeerFenced struct {
 // its earlier lives. What is still live of those ends first, so that nothing
 // new is posted. The answer is in Result.Past.
 type PastQuestion struct {
-	Node string
-	Boot uint64
+	Node  string
+	Boot  uint64
+	LogID []byte // of the life that asks; nil: not said
 }
 
 // GateClosed: the PUSH connection to a decode endpoint dropped (wire.md 9.1).

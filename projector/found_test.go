@@ -304,6 +304,15 @@ func TestLateWordsOfAClosedLifeAreRefused(t *testing.T) {
 	if err := again.Restore(m.Snapshot()); err != nil || !again.st.Closed[3] {
 		t.Errorf("after a start from a snapshot: closed %v, %v", again.st.Closed, err)
 	}
+	// The next life of the same log, whose first word is late too.
+	m.Step(At(t0+2), PastQuestion{Node: "d", Boot: 9, LogID: bytes.Repeat([]byte{1}, 16)})
+	second := *ext
+	second.Boot, second.Incarnation = 4, 2
+	m.Step(At(t0+2), WireRegister{At: "p/0", Address: "10.0.0.2:5000", Session: "s", Ext: &second})
+	m.Step(At(t0+2), WireMetadata{At: "p/0", Room: 5, Address: "10.0.0.2:5000", Pages: []uint32{1}, Required: 1, Ext: &second})
+	if len(m.State().PRooms) != 0 {
+		t.Error("metadata of a life that nobody had heard of, on a log that is over, opens a room")
+	}
 	now := *ext
 	now.Boot, now.LogID = 9, bytes.Repeat([]byte{1}, 16)
 	m.Step(At(t0+3), WireRegister{At: "p/0", Address: "10.0.0.2:5000", Session: "s", Ext: &now})

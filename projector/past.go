@@ -54,26 +54,59 @@ func (m *Machine) pastQuestion(c PastQuestion) {
 
 // closeLives ends the lives of a decode node that it asks about: what they have
 // sent and has not come yet is refused. Boots tell them apart, for a node that
-// was wiped counts its incarnations anew.
+// was wiped counts its incarnations anew; a life whose first word is still under
+// way is known by its log.
 func (m *Machine) closeLives(c PastQuestion) {
-	old := map[uint64]bool{}
+	old := map[uint64][]byte{} // boot -> log
 	for _, ep := range m.st.Endpoints {
 		if ep.Rank.Node() == c.Node {
-			old[ep.Boot] = true
+			old[ep.Boot] = ep.LogID
 		}
 	}
 	for _, r := range m.st.PRooms {
 		for _, d := range r.Dests {
 			if d.Node == c.Node {
-				old[d.Boot] = true
+				old[d.Boot] = d.LogID
 			}
 		}
 	}
 	for _, boot := range sortedKeys(old) {
-		if boot != 0 && boot != c.Boot && !m.st.Closed[boot] {
+		if boot == 0 || boot == c.Boot {
+			continue
+		}
+		open := len(c.LogID) > 0 && len(old[boot]) > 0 && !bytes.Equal(old[boot], c.LogID) && !m.st.ClosedLogs[string(old[boot])]
+		if open || !m.st.Closed[boot] {
 			m.emit(&events.Event{Payload: &events.Event_PeerIncarnationSeen{PeerIncarnationSeen: &events.PeerIncarnationSeen{
-				Peer: c.Node, OldBoot: boot, NewBoot: c.Boot,
+				Peer: c.Node, OldBoot: boot, NewBoot: c.Boot, LogId: c.LogID,
 			}}})
+		}
+	}
+}
+
+// closed: the extension speaks for a life that a later one has asked about.
+func (st *State) closed(x *Ext) bool { return st.Closed[x.Boot] || st.ClosedLogs[string(x.LogID)] }
+
+// closeLogs ends all logs that are known of a decode node, but its present one.
+func (st *State) closeLogs(node string, present []byte) {
+	if len(present) == 0 {
+		return
+	}
+	old := func(at string, log []byte) {
+		if at == node && len(log) > 0 && !bytes.Equal(log, present) {
+			st.ClosedLogs[string(log)] = true
+		}
+	}
+	for _, ep := range st.Endpoints {
+		old(ep.Rank.Node(), ep.LogID)
+	}
+	for _, r := range st.PRooms {
+		for _, d := range r.Dests {
+			old(d.Node, d.LogID)
+		}
+	}
+	for _, rc := range st.receiptQ {
+		for _, d := range rc.Dests {
+			old(d.Node, d.LogID)
 		}
 	}
 }

@@ -177,7 +177,7 @@ func (m *Machine) register(c WireRegister) {
 		m.reject(Rejected{Kind: "register", Reason: "no address"})
 		return
 	}
-	if c.Ext != nil && m.st.Closed[c.Ext.Boot] {
+	if c.Ext != nil && m.st.closed(c.Ext) {
 		m.reject(Rejected{Kind: "register", Reason: "it speaks for an earlier life of " + c.Ext.Node, From: c.Address})
 		return
 	}
@@ -271,7 +271,7 @@ func (m *Machine) endpoint(addr string, x *Ext) (*Endpoint, string) {
 		return ep, ""
 	case x.Node != ep.Rank.Node():
 		return nil, fmt.Sprintf("endpoint %s belongs to %s, not to %s", addr, ep.Rank.Node(), x.Node)
-	case ep.Boot != 0 && x.Boot != ep.Boot && x.Incarnation < ep.Inc, m.st.Closed[x.Boot]:
+	case ep.Boot != 0 && x.Boot != ep.Boot && x.Incarnation < ep.Inc, m.st.closed(x):
 		return nil, fmt.Sprintf("%s speaks for an earlier life of %s", addr, x.Node)
 	}
 	m.seeLife(addr, x)

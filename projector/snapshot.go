@@ -144,6 +144,7 @@ func (st *State) code(c *coder) {
 	named(c, &st.Watermark, func(_ string, p *uint64) { c.u64(p) })
 	numbered(c, &st.Lives, func(_ uint64, p *uint64) { c.u64(p) })
 	numbered(c, &st.Closed, func(_ uint64, p *bool) { c.flag(p) })
+	named(c, &st.ClosedLogs, func(_ string, p *bool) { c.flag(p) })
 }
 
 // pool writes the slots that have an owner. A slot behind the end of a pool

@@ -53,7 +53,10 @@ type State struct {
 	receiptQ  []*Receipt
 	tokens    map[uint64]roomKey // open write -> its room
 	Watermark map[string]uint64  // decode node -> room_seq
-	Closed    map[uint64]bool    // boots of lives of decode nodes that their own later life has asked about: over for good
+	// Boots and log ids of lives of decode nodes that their own later life has
+	// asked about: over for good.
+	Closed     map[uint64]bool
+	ClosedLogs map[string]bool
 
 	byNumber map[uint64][]roomKey // room number -> its incarnations in Rooms or PRooms, oldest first
 }
@@ -350,22 +353,23 @@ type ReceiptDest struct {
 
 func newState(cfg *Config) *State {
 	st := &State{
-		Rooms:     map[roomKey]*Room{},
-		Current:   map[uint64]roomKey{},
-		Known:     newKnownRooms(),
-		Unsafe:    map[roomKey]*Room{},
-		Unsettled: map[string]bool{},
-		Peers:     map[string]*Peer{},
-		Rings:     map[RankID]*Ring{},
-		PRooms:    map[roomKey]*PRoom{},
-		PCurrent:  map[uint64]roomKey{},
-		Endpoints: map[string]*Endpoint{},
-		Receipts:  map[uint64][]*Receipt{},
-		Watermark: map[string]uint64{},
-		Closed:    map[uint64]bool{},
-		Lives:     map[uint64]uint64{},
-		tokens:    map[uint64]roomKey{},
-		byNumber:  map[uint64][]roomKey{},
+		Rooms:      map[roomKey]*Room{},
+		Current:    map[uint64]roomKey{},
+		Known:      newKnownRooms(),
+		Unsafe:     map[roomKey]*Room{},
+		Unsettled:  map[string]bool{},
+		Peers:      map[string]*Peer{},
+		Rings:      map[RankID]*Ring{},
+		PRooms:     map[roomKey]*PRoom{},
+		PCurrent:   map[uint64]roomKey{},
+		Endpoints:  map[string]*Endpoint{},
+		Receipts:   map[uint64][]*Receipt{},
+		Watermark:  map[string]uint64{},
+		Closed:     map[uint64]bool{},
+		ClosedLogs: map[string]bool{},
+		Lives:      map[uint64]uint64{},
+		tokens:     map[uint64]roomKey{},
+		byNumber:   map[uint64][]roomKey{},
 	}
 	if cfg.Role == events.Role_ROLE_DECODE {
 		st.Pages = make([]PageSlot, cfg.Pages)

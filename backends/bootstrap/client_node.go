@@ -3,13 +3,10 @@ package bootstrap
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/cockroachdb/errors"
 )
@@ -83,9 +80,7 @@ func parseNode(body []byte) (NodeInfo, error) {
 		n.Features = append(n.Features, f.textOf("features", raw))
 	}
 	if raw, ok := o["log_id"]; ok {
-		text := f.textOf("log_id", raw)
-		n.LogID, err = hex.DecodeString(text)
-		if err != nil || len(n.LogID) != 16 || strings.ToLower(text) != text {
+		if n.LogID, ok = parseLogID(f.textOf("log_id", raw)); !ok {
 			f.fail("log_id", "is not 32 lower-case hex digits")
 		}
 	}
@@ -155,21 +150,20 @@ type Outstanding struct {
 }
 
 // Outstanding asks the prefill at addr what it still has of earlier lives of
-// node, whose present boot is boot (wire.md 9.2). Any error, ErrAnswer for a
+// the node that asks (wire.md 9.2). Any error, ErrAnswer for a
 // node that does not know the question included, means that nothing was
 // answered: only Open 0 without an error says that nothing is outstanding.
-func (c *Client) Outstanding(ctx context.Context, addr, node string, boot uint64) (Outstanding, error) {
-	target := "/pdlog/v1/outstanding?node=" + url.QueryEscape(node) + "&boot=" + formatBoot(boot)
-	status, body, err := c.do(ctx, probe, http.MethodGet, addr, target, nil)
+func (c *Client) Outstanding(ctx context.Context, addr string, a Asker) (Outstanding, error) {
+	status, body, err := c.do(ctx, probe, http.MethodGet, addr, "/pdlog/v1/outstanding?"+a.rawQuery(), nil)
 	if err != nil {
 		return Outstanding{}, err
 	}
 	if status != http.StatusOK {
-		return Outstanding{}, errors.Wrapf(errStatus(status), "outstanding of %s at %s", node, addr)
+		return Outstanding{}, errors.Wrapf(errStatus(status), "outstanding of %s at %s", a.Node, addr)
 	}
 	out, err := parseOutstanding(body)
 	if err != nil {
-		return Outstanding{}, errors.Wrapf(badAnswer(err), "outstanding of %s at %s", node, addr)
+		return Outstanding{}, errors.Wrapf(badAnswer(err), "outstanding of %s at %s", a.Node, addr)
 	}
 	return out, nil
 }

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,8 +38,8 @@ func TestClientAgainstServer(t *testing.T) {
 	cfg.LogID = []byte("0123456789abcdef")
 	cfg.LogSince = func() uint64 { return 1<<64 - 1 }
 	cfg.OwnRanks = func() []Rank { return []Rank{{DP: 1, TP: 2, CP: 3, PP: 4, IP: "2001:DB8::2", Port: 5}} }
-	cfg.Outstanding = func(node string, boot uint64) (bool, uint64, error) {
-		return node == "d0+é" || node == "d+0", boot, nil
+	cfg.Outstanding = func(a Asker) (bool, uint64, error) {
+		return a.Node == "d+0" && bytes.Equal(a.LogID, []byte("fedcba9876543210")), a.Boot, nil
 	}
 	s := newTestServer(t, cfg)
 	addr := serve(t, s)
@@ -85,12 +86,12 @@ func TestClientAgainstServer(t *testing.T) {
 	if diff := cmp.Diff(wantInfo, info); err != nil || !ok || diff != "" {
 		t.Errorf("%v %v %s", ok, err, diff)
 	}
-	out, err := c.Outstanding(ctx, addr, "d+0", 7)
+	out, err := c.Outstanding(ctx, addr, Asker{"d+0", 7, []byte("fedcba9876543210")})
 	if err != nil || out != (Outstanding{"p0", cfg.Boot, 1, true, 7}) {
 		t.Errorf("%+v %v", out, err)
 	}
 	for name, boot := range map[string]uint64{"d0+é": 1, "": 1, "d0": 0} { // answered with 400
-		if out, err := c.Outstanding(ctx, addr, name, boot); !errors.Is(err, ErrAnswer) || out != (Outstanding{}) {
+		if out, err := c.Outstanding(ctx, addr, Asker{Node: name, Boot: boot}); !errors.Is(err, ErrAnswer) || out != (Outstanding{}) {
 			t.Errorf("%+v %v", out, err)
 		}
 	}

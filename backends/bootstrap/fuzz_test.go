@@ -109,7 +109,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add(seed[0], seed[1], []byte(seed[2]))
 	}
 	cfg := testConfig()
-	cfg.Outstanding = func(string, uint64) (bool, uint64, error) { return false, 0, nil }
+	cfg.Outstanding = func(Asker) (bool, uint64, error) { return false, 0, nil }
 	s, err := New(cfg)
 	if err != nil {
 		f.Fatal(err)

@@ -211,7 +211,7 @@ func (s *Server) node(w http.ResponseWriter, _ *http.Request, _ []byte) {
 }
 
 func (s *Server) outstanding(w http.ResponseWriter, r *http.Request, _ []byte) {
-	node, boot, err := outstandingQuery(r.URL.RawQuery)
+	a, err := outstandingQuery(r.URL.RawQuery)
 	switch {
 	case err != nil: // in the order of the table: bad input before not found
 		writeBad(w, err.Error())
@@ -223,9 +223,9 @@ func (s *Server) outstanding(w http.ResponseWriter, r *http.Request, _ []byte) {
 		writeText(w, http.StatusServiceUnavailable, "Cannot tell")
 		return
 	}
-	known, open, err := s.cfg.Outstanding(node, boot)
+	known, open, err := s.cfg.Outstanding(a)
 	if err != nil {
-		s.cfg.Log.Warn("cannot say what is outstanding", "asked_by", node, "boot", formatBoot(boot), "err", err)
+		s.cfg.Log.Warn("cannot say what is outstanding", "asked_by", a.Node, "boot", formatBoot(a.Boot), "err", err)
 		writeText(w, http.StatusServiceUnavailable, "Cannot tell")
 		return
 	}

@@ -225,20 +225,23 @@ func TestOutstandingAnswer(t *testing.T) {
 		"node=d/0&boot=00000000000000ff", "node=d%200&boot=00000000000000ff", "node=d+0&boot=00000000000000ff",
 		"node=d%C3%A9&boot=00000000000000ff", "node=" + strings.Repeat("d", 129) + "&boot=00000000000000ff",
 		"node=d0&boot=+0000000000000ff", "node=d0&boot=00000000000000fg", "node=d0&boot=000000000000000ff",
-		"node=d0&boot=&boot=00000000000000ff",
+		"node=d0&boot=&boot=00000000000000ff", "node=d0&boot=00000000000000ff&log_id=", "node=d0&boot=00000000000000ff&log_id=5f0e",
+		"node=d0&boot=00000000000000ff&log_id=5F0E2C4B9A7D41E8B3C6D2A1F0E9C8B7",
 	}
 	cfg := testConfig()
-	cfg.Outstanding = func(node string, boot uint64) (bool, uint64, error) {
+	cfg.Outstanding = func(a Asker) (bool, uint64, error) {
 		switch {
-		case node == "broken":
+		case a.Node == "broken":
 			return false, 0, errors.New("log is closed")
-		case node == "d0" && boot == 0xff:
+		case a.Node == "d0" && a.Boot == 0xff && (a.LogID == nil || a.LogID[0] == 0x5f):
 			return true, 1<<64 - 1, nil
 		}
 		return false, 0, nil
 	}
 	on := newTestServer(t, cfg)
 	expect(t, on, "GET", good, "", 200,
+		`{"node":"p0","boot":"9f0c3a5577e1b2d4","incarnation":1,"known":true,"open":18446744073709551615}`)
+	expect(t, on, "GET", good+"&log_id=5f0e2c4b9a7d41e8b3c6d2a1f0e9c8b7", "", 200,
 		`{"node":"p0","boot":"9f0c3a5577e1b2d4","incarnation":1,"known":true,"open":18446744073709551615}`)
 	expect(t, on, "GET", "/pdlog/v1/outstanding?boot=0000000000000001&node=d%2b0&node=d0", "", 200,
 		`{"node":"p0","boot":"9f0c3a5577e1b2d4","incarnation":1,"known":false,"open":0}`)

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net/url"
 	"strings"
@@ -55,16 +56,36 @@ func (p place) rawQuery() string {
 	return fmt.Sprintf("prefill_dp_rank=%d&prefill_cp_rank=%d&target_tp_rank=%d&target_pp_rank=%d", p.dp, p.cp, p.tp, p.pp)
 }
 
+// Asker is a decode node that asks about its past: its present life.
+type Asker struct {
+	Node  string
+	Boot  uint64
+	LogID []byte // 16 bytes; nil: not said
+}
+
 // outstandingQuery reads the parameters of GET /pdlog/v1/outstanding.
-func outstandingQuery(rawQuery string) (node string, boot uint64, err error) {
-	node, _ = parameter(rawQuery, "node")
-	if !validNode(node) {
-		return "", 0, fmt.Errorf("node is not a node name")
+func outstandingQuery(rawQuery string) (a Asker, err error) {
+	a.Node, _ = parameter(rawQuery, "node")
+	if !validNode(a.Node) {
+		return Asker{}, fmt.Errorf("node is not a node name")
 	}
 	text, _ := parameter(rawQuery, "boot")
-	boot, ok := parseBoot(text)
-	if !ok {
-		return "", 0, fmt.Errorf("boot is not 16 lower-case hex digits, not all zero")
+	var ok bool
+	if a.Boot, ok = parseBoot(text); !ok {
+		return Asker{}, fmt.Errorf("boot is not 16 lower-case hex digits, not all zero")
 	}
-	return node, boot, nil
+	if text, ok = parameter(rawQuery, "log_id"); ok {
+		if a.LogID, ok = parseLogID(text); !ok {
+			return Asker{}, fmt.Errorf("log_id is not 32 lower-case hex digits")
+		}
+	}
+	return a, nil
+}
+
+func (a Asker) rawQuery() string {
+	q := "node=" + url.QueryEscape(a.Node) + "&boot=" + formatBoot(a.Boot)
+	if a.LogID != nil {
+		q += "&log_id=" + hex.EncodeToString(a.LogID)
+	}
+	return q
 }

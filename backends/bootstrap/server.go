@@ -58,7 +58,7 @@ type Config struct {
 	// boot and how many tokens to those lives are open or uncertain. On an
 	// error, or if it is nil, the question is answered with 503: only a true
 	// 0 may free an amnesiac decode (wire.md 9.2).
-	Outstanding func(node string, boot uint64) (known bool, open uint64, err error)
+	Outstanding func(a Asker) (known bool, open uint64, err error)
 
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default slog.DiscardHandler

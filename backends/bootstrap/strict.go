@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -244,6 +245,11 @@ func parseBoot(s string) (uint64, bool) {
 	}
 	v, err := strconv.ParseUint(s, 16, 64)
 	return v, err == nil && v != 0
+}
+
+func parseLogID(s string) ([]byte, bool) {
+	b, err := hex.DecodeString(s)
+	return b, err == nil && len(b) == 16 && strings.ToLower(s) == s
 }
 
 func formatBoot(boot uint64) string { return fmt.Sprintf("%016x", boot) }

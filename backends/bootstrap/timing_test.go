@@ -76,7 +76,7 @@ func TestQuestionsEndInTime(t *testing.T) {
 		return err
 	}
 	outstanding := func(ctx context.Context, c *Client) error {
-		_, err := c.Outstanding(ctx, addr, "d0", 1)
+		_, err := c.Outstanding(ctx, addr, Asker{Node: "d0", Boot: 1})
 		return err
 	}
 	dpRanks := func(ctx context.Context, c *Client) error {

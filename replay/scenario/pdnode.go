@@ -421,7 +421,7 @@ func (n *pdNode) askPast(prefill string) {
 	n.w.after(2*n.w.sc.latency, n.guard(func() {
 		a := projector.PastAnswer{Node: prefill}
 		if p, ok := n.w.nodes[prefill].(*pdNode); ok && p.up && !n.w.net.cut(n.d.name, prefill) {
-			if past := p.ask(projector.PastQuestion{Node: n.d.name, Boot: n.bootID}); past != nil {
+			if past := p.ask(projector.PastQuestion{Node: n.d.name, Boot: n.bootID, LogID: n.logID}); past != nil {
 				a = *past
 				a.Node = prefill
 			}

@@ -116,7 +116,7 @@ func (n *node) askPast(name string) {
 			again()
 			return
 		}
-		past := p.run(projector.PastQuestion{Node: n.name, Boot: n.bootID}).Past
+		past := p.run(projector.PastQuestion{Node: n.name, Boot: n.bootID, LogID: n.logID}).Past
 		if past == nil {
 			again()
 			return
