@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/user"
+	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cockroachdb/errors"
 	"github.com/go-viper/mapstructure/v2"
@@ -163,11 +166,30 @@ func unmarshal(k *koanf.Koanf, c *Config, origin map[string]string) error {
 		}
 		probe := DefaultConfig()
 		if err := decode(koanfOf(key, k.Get(key)), &probe); err != nil {
-			return badKey(key, "bad value %q (from %s)", show(k.Get(key)), origin[key])
+			return badKey(key, "bad value %q (from %s): want %s", show(k.Get(key)), origin[key], wanted(key))
 		}
 	}
 	*c = DefaultConfig()
 	return decode(k, c)
+}
+
+// wanted says in words what a key takes.
+func wanted(key string) string {
+	k := koanf.New(".")
+	if err := k.Load(structs.Provider(DefaultConfig(), "koanf"), nil); err != nil {
+		return "another"
+	}
+	switch k.Get(key).(type) {
+	case time.Duration:
+		return "a time with its unit, such as 1500ms, 30s or 5m"
+	case bool:
+		return "true or false"
+	case int, int64:
+		return "a whole number"
+	case []string:
+		return "a list"
+	}
+	return "text"
 }
 
 func koanfOf(key string, v any) *koanf.Koanf {
@@ -184,11 +206,41 @@ func decode(k *koanf.Koanf, c *Config) error {
 			WeaklyTypedInput: true,
 			ErrorUnused:      true,
 			DecodeHook: mapstructure.ComposeDecodeHookFunc(
+				wholeNumbers, timesHaveUnits,
 				mapstructure.StringToTimeDurationHookFunc(),
 				mapstructure.StringToSliceHookFunc(","),
 			),
 		},
 	})
+}
+
+// wholeNumbers refuses what a conversion would cut off: pages: 10.5, and a key
+// for a number with nothing behind it.
+func wholeNumbers(_, to reflect.Type, v any) (any, error) {
+	switch to.Kind() {
+	case reflect.Int, reflect.Int64:
+		switch v := v.(type) {
+		case float64:
+			return nil, errors.Newf("%v is not whole", v)
+		case string:
+			if strings.TrimSpace(v) == "" {
+				return nil, errors.New("empty")
+			}
+		}
+	}
+	return v, nil
+}
+
+// timesHaveUnits refuses a number for a time, 0 excepted: whoever wrote 30 did not
+// mean nanoseconds.
+func timesHaveUnits(from, to reflect.Type, v any) (any, error) {
+	if to != reflect.TypeFor[time.Duration]() || from == to || from.Kind() == reflect.String {
+		return v, nil
+	}
+	if fmt.Sprint(v) == "0" {
+		return v, nil
+	}
+	return nil, errors.Newf("%v has no unit", v)
 }
 
 func fileLayer(path string, keys []string) (map[string]any, error) {
@@ -205,7 +257,23 @@ func fileLayer(path string, keys []string) (map[string]any, error) {
 	}
 	flat := map[string]any{}
 	flatten("", m, keys, flat)
+	asWritten(b, flat)
 	return flat, nil
+}
+
+// asWritten puts the text of the file in the place of a value that YAML has
+// made a number or a truth of: socket_mode: 0660 is 0660, not 432, and a time
+// without its unit is refused as it is everywhere else.
+func asWritten(file []byte, flat map[string]any) {
+	for key, v := range flat {
+		switch v.(type) {
+		case string, []any, map[string]any, nil:
+			continue
+		}
+		if n := nodeOf(file, key); n != nil && n.Kind == yamlv3.ScalarNode {
+			flat[key] = n.Value
+		}
+	}
 }
 
 // flatten turns nested maps into dotted keys, stopping at known keys.
@@ -275,21 +343,34 @@ func lineOf(path, key string) int {
 	if err != nil || key == "" {
 		return 0
 	}
+	line, _ := walk(b, key)
+	return line
+}
+
+// nodeOf is the value of a key in a YAML document; nil if it is not there.
+func nodeOf(file []byte, key string) *yamlv3.Node {
+	_, n := walk(file, key)
+	return n
+}
+
+// walk goes down a YAML document along a dotted key, to the line of the last
+// word of it that is there, and to the value if all are.
+func walk(file []byte, key string) (line int, value *yamlv3.Node) {
 	var doc yamlv3.Node
-	if yamlv3.Unmarshal(b, &doc) != nil || len(doc.Content) == 0 {
-		return 0
+	if yamlv3.Unmarshal(file, &doc) != nil || len(doc.Content) == 0 {
+		return 0, nil
 	}
-	at, line := doc.Content[0], 0
+	at := doc.Content[0]
 	for _, word := range strings.Split(key, ".") {
 		i := 0
 		for ; i+1 < len(at.Content) && at.Content[i].Value != word; i += 2 {
 		}
 		if at.Kind != yamlv3.MappingNode || i+1 >= len(at.Content) {
-			break // what is missing stands, if anywhere, below what is there
+			return line, nil // what is missing stands, if anywhere, below what is there
 		}
 		line, at = at.Content[i].Line, at.Content[i+1]
 	}
-	return line
+	return line, at
 }
 
 func show(v any) string {
@@ -315,6 +396,11 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 func (l *Loaded) CheckFiles() error { return inFile(l.path, l.origin, l.checkFiles()) }
 
 func (c *Config) checkFiles() error {
+	if c.SocketGroup != "" {
+		if _, err := user.LookupGroup(c.SocketGroup); err != nil {
+			return badKey("socket_group", "%v", err)
+		}
+	}
 	quiet := slog.New(slog.DiscardHandler)
 	if _, err := openCurve(&c.Curve, quiet); err != nil {
 		return err

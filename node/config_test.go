@@ -84,6 +84,10 @@ func TestBadConfigurationNamesTheKeyInOneLine(t *testing.T) {
 		{"scalar for a map", goodFile + "log: loud\n", "", "log"},
 		{"no node", "role: decode\ndata_dir: /x\n", "", "node"},
 		{"bad node", "node: a/b\nrole: decode\ndata_dir: /x\n", "", "node"},
+		{"a time without its unit", goodFile + "stop_grace: 30\n", "", "stop_grace: bad value \"30\" (from file): want a time with its unit"},
+		{"a part of a page", strings.Replace(goodFile, "role:", "page_size: 10.5\nrole:", 1), "", "page_size: bad value \"10.5\" (from file): want a whole number"},
+		{"an empty number", goodFile, "PDNODE_PAGES=", "pages"},
+		{"no mode", goodFile + "socket_mode: 0999\n", "", "socket_mode: want a mode in octal such as 0660, have \"0999\""},
 		{"wildcard", goodFile + "listen: 0.0.0.0\n", "", "advertise"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,5 +109,23 @@ func TestBadConfigurationNamesTheKeyInOneLine(t *testing.T) {
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml"), nil, nil); !errors.Is(err, ErrConfig) {
 		t.Fatalf("a missing file gives %v", err)
+	}
+}
+
+// What YAML makes of a number is not what stands in the file: 0660 is a mode.
+func TestValuesAreReadAsTheyAreWritten(t *testing.T) {
+	l, err := Load(writeFile(t, goodFile+"socket_mode: 0660\nkv_cache_dtype: 0x10\nengine_timeout: 0\nextension: true\nlog: {max_bytes: 1_073_741_824}\n"), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.SocketMode != "0660" || l.DType != "0x10" || l.EngineTimeout != 0 || !l.Extension || l.Log.MaxBytes != 1<<30 {
+		t.Errorf("have %q, %q, %s, %v, %d", l.SocketMode, l.DType, l.EngineTimeout, l.Extension, l.Log.MaxBytes)
+	}
+	bad, err := Load(writeFile(t, goodFile+"socket_group: no-such-group\n"), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bad.CheckFiles(); err == nil || !strings.Contains(err.Error(), ".yaml:11: socket_group: ") {
+		t.Errorf("a group that is not there gives %v", err)
 	}
 }

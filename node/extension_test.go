@@ -2,6 +2,11 @@ package node
 
 import (
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"sync/atomic"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -194,5 +199,54 @@ func TestPlainPrefillWithOtherPagesIsIncompatible(t *testing.T) {
 	_, err := d.client.OpenReceive(testContext(t), connect.NewRequest(&enginepb.OpenReceiveRequest{Room: 121, Count: 1, Prefill: p.node.Bootstrap()}))
 	if word := refusalWord(err); word != "incompatible" {
 		t.Fatalf("refused with %q (%v)", word, err)
+	}
+}
+
+// deaf stands before a bootstrap server and closes the connection of every
+// question who is there, for as long as it is told to.
+func deaf(t *testing.T, bootstrap string) (addr string, lose, asked *atomic.Int64) {
+	t.Helper()
+	lose, asked = new(atomic.Int64), new(atomic.Int64)
+	to := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: bootstrap})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/pdlog/v1/node" {
+			asked.Add(1)
+			if lose.Add(-1) >= 0 {
+				panic(http.ErrAbortHandler)
+			}
+		}
+		to.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String(), lose, asked
+}
+
+// A prefill that has just come up, or whose answer was lost, is not taken for an
+// SGLang rank for a minute: the question is asked again, and a node that was
+// found to be pdlog stays so until something else answers.
+func TestAPeerThatDidNotAnswerIsAskedAgain(t *testing.T) {
+	for _, lost := range []int64{1, 5} {
+		p := startSide(t, testConfig(t, "prefill", "p0"), 4096)
+		addr, lose, asked := deaf(t, p.node.Bootstrap())
+		lose.Store(lost)
+		dc := testConfig(t, "decode", "d0")
+		dc.Peers = []string{addr}
+		d := startSide(t, dc, 4096)
+		d.eventually("the prefill is known as what it is", func() bool {
+			r, err := d.client.Peers(testContext(t), connect.NewRequest(&enginepb.PeersRequest{}))
+			return err == nil && len(r.Msg.Peers) > 0 && r.Msg.Peers[len(r.Msg.Peers)-1].Node == "p0"
+		})
+		if lost > 1 {
+			continue
+		}
+		if v := d.peerView(); !v.Pdlog || v.Weak { // and was never anything else
+			t.Fatalf("the prefill is %v", v)
+		}
+		lose.Store(1 << 30)
+		at := asked.Load()
+		d.eventually("it is asked a few times more", func() bool { return asked.Load() > at+8 })
+		if v := d.peerView(); !v.Pdlog || v.Node != "p0" {
+			t.Fatalf("a prefill that does not answer became %v", v)
+		}
 	}
 }

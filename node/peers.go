@@ -32,6 +32,7 @@ type prefill struct {
 	ranks     map[int]projector.RankID  // all ranks of the instance, by topology.index
 	ext       map[string]bool           // addresses that read our extension (wire.md 9.1)
 	told      map[string]bool           // addresses that have our registration of this life
+	silent    bool                      // discovery had no answer: it may be pdlog for all that is known
 }
 
 // peerTable finds the configured prefill nodes, keeps asking whether they live,
@@ -124,7 +125,8 @@ func (t *peerTable) follow(ctx context.Context, addr string, poke <-chan struct{
 }
 
 // probe asks whether the peer lives, and a pdlog peer whether it is still the
-// same life. One that is not pdlog cannot say: after a probe without an answer
+// same life, and one whose discovery had no answer who it is. One that is not
+// pdlog cannot say: after a probe without an answer
 // it may be another process, at other ports, and is found anew.
 func (t *peerTable) probe(ctx context.Context, p *prefill, missed bool) (now *prefill, missing bool) {
 	node := p.seen.Node
@@ -151,7 +153,7 @@ func (t *peerTable) probe(ctx context.Context, p *prefill, missed bool) (now *pr
 	if ctx.Err() == nil {
 		t.beat(p, alive)
 	}
-	if alive && p.seen.PDLog {
+	if alive && (p.seen.PDLog || p.silent) {
 		if q := t.discover(ctx, p.bootstrap); q != nil {
 			return q, false
 		}
@@ -182,10 +184,10 @@ func (t *peerTable) beat(p *prefill, ok bool) {
 // core. nil: there is no answer that can be used yet.
 func (t *peerTable) discover(ctx context.Context, addr string) *prefill {
 	var info bootstrap.NodeInfo
-	var isPDLog bool
 	var err error
+	found := bootstrap.Other
 	if t.cfg.Extension {
-		if info, isPDLog, err = t.ask.Discover(ctx, addr); err != nil {
+		if info, found, err = t.ask.WhoIs(ctx, addr); err != nil {
 			return nil
 		}
 	}
@@ -194,8 +196,14 @@ func (t *peerTable) discover(ctx context.Context, addr string) *prefill {
 	if err != nil && !errors.As(err, &refused) {
 		return nil
 	}
+	if found == bootstrap.Silent { // it has just come up, or an answer was lost
+		if info, found, err = t.ask.WhoIs(ctx, addr); err != nil || found == bootstrap.Silent && t.wasPDLog(addr) {
+			return nil
+		}
+	}
+	isPDLog := found == bootstrap.PDLog
 	p := &prefill{
-		bootstrap: addr, ext: map[string]bool{}, told: map[string]bool{}, ranks: map[int]projector.RankID{},
+		bootstrap: addr, silent: found == bootstrap.Silent, ext: map[string]bool{}, told: map[string]bool{}, ranks: map[int]projector.RankID{},
 		topology: topology{
 			tp: max(topo.AttnTPSize, 1), cp: max(topo.AttnCPSize, 1), pp: max(topo.PPSize, 1), dp: max(topo.DPSize, 1),
 			allCP: topo.EnableDSACacheLayerSplit, follow: topo.FollowBootstrapRoom,
@@ -273,6 +281,19 @@ func (t *peerTable) addOthers(ctx context.Context, p *prefill, foreign *projecto
 		p.others = foreign
 	}
 	return nil
+}
+
+// wasPDLog: the one found last at a bootstrap address is a pdlog node. It is
+// one until something else answers there.
+func (t *peerTable) wasPDLog(addr string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.byNode {
+		if p.bootstrap == addr && p.seen.PDLog {
+			return true
+		}
+	}
+	return false
 }
 
 // runBy finds the pdlog node, known at another bootstrap server, that runs the

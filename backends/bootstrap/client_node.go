@@ -34,17 +34,40 @@ func (n NodeInfo) Runs(a netip.AddrPort) bool {
 	return slices.ContainsFunc(n.Ranks, func(r Rank) bool { return r.AddrPort() == a })
 }
 
+// Found is what came of asking an address whether a pdlog node is there.
+type Found int
+
+const (
+	// Silent: no answer at all. Nothing is known of who is there.
+	Silent Found = iota
+	// Other: an answer that no pdlog node gives.
+	Other
+	// PDLog: a pdlog node.
+	PDLog
+)
+
 // Discover asks whether a pdlog node answers at addr. Everything that is not
 // exactly the answer of wire.md 9.2, no answer included, is false without an
 // error and one debug line. An error means that nothing was learnt: ctx ended,
 // or addr is not host:port.
 func (c *Client) Discover(ctx context.Context, addr string) (NodeInfo, bool, error) {
+	info, found, err := c.WhoIs(ctx, addr)
+	return info, found == PDLog, err
+}
+
+// WhoIs is Discover for who has to tell another server from a silent one: a
+// server that is just starting, or a lost packet, says nothing of who is there.
+func (c *Client) WhoIs(ctx context.Context, addr string) (NodeInfo, Found, error) {
 	if _, err := questionURL(addr, ""); err != nil {
-		return NodeInfo{}, false, errors.Wrap(err, "discover")
+		return NodeInfo{}, Silent, errors.Wrap(err, "discover")
 	}
 	status, body, err := c.do(ctx, probe, http.MethodGet, addr, "/pdlog/v1/node", nil)
 	if ctx.Err() != nil {
-		return NodeInfo{}, false, errors.Wrapf(context.Cause(ctx), "discover %s", addr)
+		return NodeInfo{}, Silent, errors.Wrapf(context.Cause(ctx), "discover %s", addr)
+	}
+	found := Silent
+	if err == nil || errors.Is(err, ErrAnswer) {
+		found = Other
 	}
 	if err == nil && status != http.StatusOK {
 		err = errStatus(status)
@@ -55,9 +78,9 @@ func (c *Client) Discover(ctx context.Context, addr string) (NodeInfo, bool, err
 	}
 	if err != nil {
 		c.cfg.Log.Debug("not a pdlog node", "addr", addr, "why", err)
-		return NodeInfo{}, false, nil
+		return NodeInfo{}, found, nil
 	}
-	return info, true, nil
+	return info, PDLog, nil
 }
 
 func parseNode(body []byte) (NodeInfo, error) {

@@ -95,13 +95,20 @@ func TestDiscoveryOfOthersIsNoErrorAndOneDebugLine(t *testing.T) {
 		var log bytes.Buffer
 		c := NewClient(ClientConfig{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 		info, ok, err := c.Discover(t.Context(), addr)
-		c.Close()
 		if ok || err != nil || info.Node != "" {
 			t.Errorf("%s: %+v %v %v", name, info, ok, err)
 		}
 		if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "level=DEBUG") {
 			t.Errorf("%s: logged %q", name, log.String())
 		}
+		want := Other
+		if name == "nobody" {
+			want = Silent
+		}
+		if _, found, err := c.WhoIs(t.Context(), addr); found != want || err != nil {
+			t.Errorf("%s: found %v, %v", name, found, err)
+		}
+		c.Close()
 	}
 	c := newTestClient(t)
 	if info, ok, err := c.Discover(t.Context(), answerWith(t, 200, goodNode)); !ok || err != nil || info.Node != "p0" {
