@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -309,34 +310,44 @@ func (e *engine) ForceRelease(ctx context.Context, req *connect.Request[enginepb
 	return e.do(ctx, projector.ForceRelease{Room: req.Msg.Room})
 }
 
-// Fence fences what one room, or every room, still waits for.
+// Fence fences what one room, or every room, still waits for. It takes rooms
+// that have failed: the writers of one that is open are at work, and an abort
+// comes first.
 func (e *engine) Fence(ctx context.Context, req *connect.Request[enginepb.FenceRequest]) (*connect.Response[enginepb.FenceResponse], error) {
 	q := req.Msg
-	if q.Peer == "" {
-		if _, err := e.do(ctx, projector.FenceRoom{Room: q.Room}); err != nil {
-			return nil, err
-		}
-		return connect.NewResponse(&enginepb.FenceResponse{Rooms: 1}), nil
-	}
 	var rooms []uint64
+	known, found := false, false
 	err := e.n.loop.see(func(m *projector.Machine, _ uint64) {
+		for _, p := range m.PeerViews() {
+			known = known || p.Node == q.Peer || slices.ContainsFunc(p.Ranks, func(r projector.PeerRank) bool { return string(r.Rank) == q.Peer })
+		}
 		for _, v := range m.RoomViews() {
-			for _, r := range v.Missing {
-				if string(r) == q.Peer || r.Node() == q.Peer {
-					rooms = append(rooms, v.Room)
-					break
-				}
+			found = found || v.Room == q.Room
+			switch {
+			case v.State != "held" && v.State != "quarantined":
+			case q.Peer == "" && v.Room == q.Room:
+				rooms = []uint64{q.Room} // all uses of the number at once
+			case slices.ContainsFunc(v.Missing, func(r projector.RankID) bool { return string(r) == q.Peer || r.Node() == q.Peer }):
+				rooms = append(rooms, v.Room)
 			}
 		}
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, apiError(err)
+	case q.Peer == "" && !found:
+		return nil, refuse("unknown_room", "room %d is none of this node's", q.Room)
+	case q.Peer == "" && len(rooms) == 0:
+		return nil, refuse("room_live", "room %d holds no pages of an abort: abort it first", q.Room)
+	case q.Peer != "" && !known && len(rooms) == 0: // a typing mistake must not look like a fence
+		return nil, refuse("bad_request", "no peer here is called %s", q.Peer)
 	}
 	var fenced uint64
 	for _, room := range rooms {
-		if _, err := e.do(ctx, projector.FenceRoom{Room: room}); err == nil {
+		_, err := e.do(ctx, projector.FenceRoom{Room: room})
+		if err == nil {
 			fenced++
-		} else if connect.CodeOf(err) == connect.CodeUnavailable {
+		} else if q.Peer == "" || connect.CodeOf(err) == connect.CodeUnavailable {
 			return nil, err
 		}
 	}
