@@ -37,7 +37,8 @@ type auditLane struct {
 	js    jetstream.JetStream
 	salt  int
 	after uint64 // stream sequence of the node's last milestone, 0 = none
-	next  uint64 // first sequence to look at
+	next  uint64 // first sequence to look at; 0 = nothing was looked at yet
+	sent  uint64 // record of the last milestone that was acknowledged here
 }
 
 func (l *auditLane) filter() string {
@@ -134,15 +135,20 @@ func (l *auditLane) resume(ctx context.Context) error {
 		return err
 	}
 	log := l.m.opts.Log
-	l.after, l.next = 0, log.First()
+	l.after = 0
 	if last == nil {
+		l.start(0, false)
 		return nil
 	}
 	l.after = last.Sequence
 	header := last.Header
 	if header.Get(HeaderLogID) != log.LogID().String() {
-		if header, err = findLastOf(ctx, l.js, StreamAudit, l.filter(), last.Sequence, log.LogID()); err != nil || header == nil {
+		if header, err = findLastOf(ctx, l.js, StreamAudit, l.filter(), last.Sequence, log.LogID()); err != nil {
 			return err
+		}
+		if header == nil {
+			l.start(0, false)
+			return nil
 		}
 	}
 	p := headParser{h: header}
@@ -154,8 +160,29 @@ func (l *auditLane) resume(ctx context.Context) error {
 		return errors.Wrapf(ErrMirrorAhead, "the audit stream has record %d of log %s, the log ends at %d: acknowledged events are missing here",
 			seq, log.LogID(), durable)
 	}
-	l.next = max(seq+1, l.next)
+	l.start(seq, true)
 	return nil
+}
+
+// start goes on behind record seq, the last of this log's on the stream (any says
+// whether there is one), and says what the stream has lost, and what of that the
+// log does not keep any more. Milestones are rare: of a start that finds some
+// nobody can tell how far the life before had looked.
+func (l *auditLane) start(seq uint64, any bool) {
+	first, looked := l.m.opts.Log.First(), l.next
+	from := seq + 1
+	switch {
+	case l.sent > seq:
+		l.m.notice(NoticeLost, fmt.Sprintf("stream %s ends at the milestone of record %d of this log, it had acknowledged that of %d: what it lost is published again",
+			StreamAudit, seq, l.sent))
+		l.sent = seq
+	case looked > 0:
+		from = max(from, looked)
+	}
+	if from < first && (looked > 0 || !any) {
+		l.m.notice(NoticeHole, fmt.Sprintf("milestones among the records %d to %d are not on stream %s, and the log does not keep them any more", from, first-1, StreamAudit))
+	}
+	l.next = max(seq+1, first)
 }
 
 func (l *auditLane) send(ctx context.Context, e *events.Event) error {
@@ -168,7 +195,7 @@ func (l *auditLane) send(ctx context.Context, e *events.Event) error {
 	if err != nil {
 		return err
 	}
-	l.after, l.next = seq, e.Seq+1
+	l.after, l.next, l.sent = seq, e.Seq+1, e.Seq
 	return nil
 }
 

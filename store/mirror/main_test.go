@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -86,6 +87,29 @@ func (n *node) append(count int) {
 	}
 }
 
+// roll appends until n more segments were begun.
+func (n *node) roll(segments int) {
+	n.t.Helper()
+	for range segments {
+		for sealed := n.log.Sealed(); n.log.Sealed() == sealed; {
+			n.append(2000)
+		}
+	}
+}
+
+// snapshot writes one of everything that is durable.
+func (n *node) snapshot() {
+	n.t.Helper()
+	evs, err := n.log.ReadFrom(n.seq, 1)
+	if err != nil || len(evs) != 1 {
+		n.t.Fatalf("read record %d: %v", n.seq, err)
+	}
+	chain, _ := events.ChainAfter(evs[0])
+	if err := n.log.WriteSnapshot(n.seq, chain, []byte("state")); err != nil {
+		n.t.Fatalf("snapshot: %v", err)
+	}
+}
+
 func (n *node) close() {
 	n.t.Helper()
 	if err := n.log.Close(); err != nil {
@@ -103,6 +127,32 @@ func (n *notices) add(x Notice) {
 	n.mu.Lock()
 	n.all = append(n.all, x)
 	n.mu.Unlock()
+}
+
+// of are the details of one kind that name a stream.
+func (n *notices) of(kind NoticeKind, stream string) (details []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, x := range n.all {
+		if x.Kind == kind && (strings.Contains(x.Detail, "stream "+stream+" ") || strings.Contains(x.Detail, "stream "+stream+",")) {
+			details = append(details, x.Detail)
+		}
+	}
+	return details
+}
+
+// await returns when a notice of a kind names a stream.
+func (n *notices) await(t testing.TB, kind NoticeKind, stream string) {
+	t.Helper()
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for ctx := testCtx(t); len(n.of(kind, stream)) == 0; {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			t.Fatalf("no notice of kind %s about %s: %v", kind, stream, n.all)
+		}
+	}
 }
 
 func (n *notices) has(kind NoticeKind) bool {

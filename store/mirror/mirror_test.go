@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -223,6 +226,107 @@ func TestLostStreamIsPublishedAgain(t *testing.T) {
 			r.wait(t, n.seq)
 			r.stop(t)
 			checkEqual(t, nc, n)
+		})
+	}
+}
+
+// What a stream lost, or never got, and the log does not keep any more is
+// reported, with its records, once; everything else is there. The stream of
+// milestones tells its own losses.
+func TestWhatNeitherStreamNorLogKeepsIsReported(t *testing.T) {
+	for name, c := range map[string]struct {
+		lose       []string // streams deleted after both were whole
+		away       bool     // the mirror is away while retention takes what it lacks
+		log, audit bool     // a hole is said of the stream
+	}{
+		"both streams deleted":      {lose: []string{StreamLog, StreamAudit}, log: true, audit: true},
+		"milestones deleted":        {lose: []string{StreamAudit}, audit: true},
+		"frames deleted":            {lose: []string{StreamLog}, log: true},
+		"retention past the mirror": {away: true, log: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := startServer(t, t.TempDir(), -1)
+			nc := connect(t, srv)
+			js, err := jetstream.New(nc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := openNode(t, "d0", t.TempDir(), 1)
+			r := run(t, n, srv.ClientURL(), func(o *Options) { o.CheckEvery = 50 * time.Millisecond })
+			n.append(500)
+			r.wait(t, n.seq)
+			whole := n.seq
+			if c.away {
+				r.stop(t)
+			}
+			n.roll(3)
+			if !c.away {
+				r.wait(t, n.seq)
+				whole = 0
+			}
+			n.snapshot()
+			n.append(10)
+			n.snapshot()
+			kept, err := n.log.Retain(n.seq, 0)
+			if err != nil || kept.FirstSeq <= 501 {
+				t.Fatalf("retention took too little: %+v, %v", kept, err)
+			}
+			for _, s := range c.lose {
+				if err := js.DeleteStream(testCtx(t), s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.away {
+				r = run(t, n, srv.ClientURL())
+			}
+			holes := map[string]bool{StreamLog: c.log, StreamAudit: c.audit}
+			for s, want := range holes {
+				if want {
+					r.notes.await(t, NoticeHole, s)
+				}
+			}
+			n.append(10)
+			r.wait(t, n.seq)
+			r.stop(t)
+			for s, want := range holes {
+				said := r.notes.of(NoticeHole, s)
+				if (len(said) == 1) != want || len(said) > 1 {
+					t.Errorf("holes of %s: %v", s, said)
+				}
+				if want && !strings.Contains(said[0], fmt.Sprintf("%d to %d ", whole+1, kept.FirstSeq-1)) {
+					t.Errorf("the hole of %s is %q, want records %d to %d", s, said[0], whole+1, kept.FirstSeq-1)
+				}
+				if lost := len(r.notes.of(NoticeLost, s)) > 0; lost != slices.Contains(c.lose, s) {
+					t.Errorf("%s: what was lost is said: %v", s, lost)
+				}
+			}
+			next := uint64(1)
+			findings, err := Read(testCtx(t), nc, Filter{Cluster: "c1", Node: "d0"}, func(it Item) error {
+				if it.Event.Seq != next && it.Event.Seq != kept.FirstSeq {
+					t.Errorf("event %d after %d", it.Event.Seq, next-1)
+				}
+				next = it.Event.Seq + 1
+				return nil
+			})
+			if err != nil || next != n.seq+1 {
+				t.Errorf("the stream ends before %d, the log at %d: %v", next, n.seq, err)
+			}
+			if gap := len(findings) == 1 && findings[0].Kind == FindingGap && findings[0].Have == kept.FirstSeq; gap != c.log {
+				t.Errorf("findings %v", findings)
+			}
+			have := map[uint64]int{}
+			for _, m := range auditMessages(t, nc, n) {
+				have[(&headParser{h: m.Headers()}).uint(HeaderSeq, 10, 64)]++
+			}
+			for seq := uint64(1); seq <= n.seq; seq += 50 {
+				want := 1
+				if seq < kept.FirstSeq && (c.audit || c.away && seq > whole) {
+					want = 0
+				}
+				if have[seq] != want {
+					t.Errorf("the milestone of record %d is there %d times, want %d", seq, have[seq], want)
+				}
+			}
 		})
 	}
 }
