@@ -195,7 +195,11 @@ func openWritable(path string, segmentBytes int64) (db *bbolt.DB, err error) {
 			Timeout:         lockTimeout,
 			FreelistType:    bbolt.FreelistMapType,
 			InitialMmapSize: int(2 * segmentBytes),
+			NoStatistics:    true,
 		})
+		if err == nil {
+			gatherWrites(db)
+		}
 		return err
 	})
 	return db, errors.Wrapf(err, "open %s", path)

@@ -307,6 +307,24 @@ func (d *disk) said(c *call) error {
 	return nil
 }
 
+// pages are the writes in pieces that lie in one page each, as the kernel writes
+// them back: of one call for many pages any may be lost.
+func pages(writes []*write) (out []*write) {
+	const size = 4096
+	for _, w := range writes {
+		if w.data == nil {
+			out = append(out, w)
+			continue
+		}
+		for from := int64(0); from < int64(len(w.data)); {
+			to := min(int64(len(w.data)), (w.off+from)/size*size+size-w.off)
+			out = append(out, &write{off: w.off + from, data: w.data[from:to], done: w.done})
+			from = to
+		}
+	}
+	return out
+}
+
 // image writes what a power loss now may leave. cache holds files whose
 // content is settled, for hard links; "" for an image that will be written to.
 func (d *disk) image(rng *rand.Rand, dir, cache string) error {
@@ -349,8 +367,9 @@ func (d *disk) image(rng *rand.Rand, dir, cache string) error {
 			continue
 		}
 		b := slices.Clone(ino.durable)
-		prefix, one := rng.IntN(len(ino.writes)+1), rng.IntN(max(len(ino.writes), 1))
-		for i, w := range ino.writes {
+		writes := pages(ino.writes)
+		prefix, one := rng.IntN(len(writes)+1), rng.IntN(max(len(writes), 1))
+		for i, w := range writes {
 			switch mode {
 			case 0:
 			case 1:
@@ -359,14 +378,14 @@ func (d *disk) image(rng *rand.Rand, dir, cache string) error {
 				if i < prefix {
 					b = w.apply(b, nil)
 				}
-			case 3: // any of them
+			case 3: // any of them, page by page
 				if rng.IntN(2) == 0 {
 					b = w.apply(b, nil)
 				}
 			case 4: // any sector of them
 				b = w.apply(b, func() bool { return rng.IntN(3) > 0 })
 			case 5: // the last one alone: a meta page without what it points to
-				if i == len(ino.writes)-1 {
+				if i == len(writes)-1 {
 					b = w.apply(b, nil)
 				}
 			case 6: // all but one
