@@ -38,10 +38,11 @@ func (e *engine) Watch(ctx context.Context, req *connect.Request[enginepb.WatchR
 		after = n.acknowledged.Load()
 	}
 	// The past is taken in the loop and given in the outbox, behind everything
-	// it rests on.
+	// it rests on, but for what waits there for a revocation.
 	err := n.loop.submit(task{look: func(m *projector.Machine, seq uint64) {
 		past := pastOf(m, after)
-		n.out.call(seq, func() {
+		n.out.call(seq, 0, func() {
+			past := notYetTold(past, n.out.apart.untold())
 			if n.engineWrites != nil {
 				past = append(past, n.engineWrites.again()...)
 			}
@@ -114,7 +115,7 @@ func (e *engine) Poll(_ context.Context, req *connect.Request[enginepb.PollReque
 	out := &enginepb.PollResponse{Rooms: make([]*enginepb.RoomState, 0, len(rooms))}
 	err := e.n.loop.see(func(m *projector.Machine, _ uint64) {
 		for _, room := range rooms {
-			out.Rooms = append(out.Rooms, roomState(m, room))
+			out.Rooms = append(out.Rooms, roomState(m, room, e.n.out.untold))
 		}
 	})
 	if err != nil {
@@ -135,9 +136,24 @@ var pollWords = map[string]enginepb.RoomState_Poll{
 }
 
 // roomState is a room in SGLang's terms. On decode a published room transfers,
-// whether something has landed yet or not.
-func roomState(m *projector.Machine, room uint64) *enginepb.RoomState {
+// whether something has landed yet or not. An end that is decided and not told
+// to the engine yet (not on disk, or its keys are not taken back) is not said
+// here either.
+func roomState(m *projector.Machine, room uint64, told func(roomSeq uint64) untold) *enginepb.RoomState {
 	v := m.RoomView(room)
+	out := endOfRoom(m, &v)
+	u := told(v.RoomSeq)
+	if u.release {
+		out.PagesFree, out.Basis, out.Unsafe = false, "", false
+	}
+	if u.outcome {
+		out.Poll, out.Cause, out.Reason = enginepb.RoomState_POLL_TRANSFERRING, "", ""
+	}
+	return out
+}
+
+func endOfRoom(m *projector.Machine, v *projector.RoomView) *enginepb.RoomState {
+	room := v.Room
 	out := &enginepb.RoomState{Room: room, RoomSeq: v.RoomSeq, Cause: v.Cause, Reason: v.Reason, Basis: v.Basis, Unsafe: v.Unsafe}
 	st := m.State()
 	switch p := st.PRooms[v.RoomSeq]; {

@@ -7,7 +7,8 @@
 //
 //	loop       owns the machine; Steps commands, appends events; never waits. Looks
 //	           at the machine run in it, or under its lock while it is idle
-//	outbox     does effects, in order, each when its events are durable
+//	outbox     does effects, in order, each when its events are durable; what
+//	           waits for a slow revocation (apart) delays nothing else
 //	receivers  one per local rank's PULL socket; decode frames to commands
 //	senders    one per remote endpoint, each with its socket and bounded queue
 //	writers    prefill: one per destination of the data plane

@@ -1,15 +1,15 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
 )
 
-// perform does one effect. It runs on the outbox's goroutine, in order, with
-// everything durable that the effect rests on. Nothing here waits for a peer.
+// perform does one effect, all but RevokeLease (see revoke). It runs on the
+// outbox's goroutine, in order, with everything durable that the effect rests on.
+// Nothing here waits for a peer.
 func (n *Node) perform(act projector.Action, seq uint64) {
 	n.effects.Add(1)
 	switch a := act.(type) {
@@ -27,15 +27,6 @@ func (n *Node) perform(act projector.Action, seq uint64) {
 		n.post.seal(a.RoomSeq)
 	case projector.Fence:
 		n.background.Go(func() { n.receive.fence(a) })
-	case projector.RevokeLease:
-		// Before the Tell behind it: no key outlives its room. An exact revoke
-		// waits for one copy; one that fails is counted, not waited for.
-		// Of a peer that is not pdlog there is no key to take back.
-		if _, err := n.receive.take(a.Lease); err != nil && !errors.Is(err, errForeign) {
-			n.revokeFailed.Add(1)
-			n.log.Warn("lease not revoked", "lease", a.Lease, "room_seq", a.RoomSeq, "err", err)
-		}
-		n.receive.forget(a.Lease)
 	case projector.CopyAux:
 		n.loop.tell(n.copyAux(a))
 	case projector.CopyStaged:
@@ -66,6 +57,24 @@ func (n *Node) perform(act projector.Action, seq uint64) {
 		n.peers.rediscover(a.Node)
 	case projector.Stopped:
 		n.end(nil)
+	}
+}
+
+// revoke ends a key before its room's release is told: no key outlives its room.
+// What it leaves to do, where there is something to wait for (a copy that is
+// under way, a device), the outbox does apart. A revocation that fails is
+// counted, and the release is told. Of a peer that is not pdlog there is no key
+// to take back.
+func (n *Node) revoke(act projector.Action) (rest func()) {
+	a, ok := act.(projector.RevokeLease)
+	if !ok || n.receive.takeNow(a.Lease) {
+		return nil
+	}
+	return func() {
+		if _, err := n.receive.take(a.Lease); err != nil {
+			n.revokeFailed.Add(1)
+			n.log.Warn("lease not revoked", "lease", a.Lease, "room_seq", a.RoomSeq, "err", err)
+		}
 	}
 }
 

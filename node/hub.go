@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/pdlog/pdlog/events"
@@ -203,4 +204,37 @@ func pastOf(m *projector.Machine, after uint64) []*enginepb.Notice {
 		}
 	}
 	return out
+}
+
+// notYetTold puts what an engine is still to be told, which the state is ahead
+// of, out of the past: a release that waits for a revocation is a room that is
+// held, and is told to the stream when it is told to all.
+func notYetTold(past []*enginepb.Notice, tells []projector.Tell) []*enginepb.Notice {
+	seen := map[uint64]bool{}
+	for i := range tells {
+		t := &tells[i]
+		if seen[t.RoomSeq] { // what is told first counts
+			continue
+		}
+		kind := enginepb.Notice_KIND_OPEN
+		switch t.Kind {
+		case projector.TellReleased:
+			kind = enginepb.Notice_KIND_HELD
+		case projector.TellSucceeded, projector.TellFailed:
+		default:
+			continue
+		}
+		seen[t.RoomSeq] = true
+		at := slices.IndexFunc(past, func(n *enginepb.Notice) bool { return n.RoomSeq == t.RoomSeq })
+		if at < 0 {
+			past = append(past, &enginepb.Notice{Room: t.Room, RoomSeq: t.RoomSeq, Pages: t.Pages, Aux: t.Aux, Resumed: true})
+			at = len(past) - 1
+		}
+		n := past[at]
+		n.Kind, n.Basis, n.Unsafe = kind, "", false
+		if kind == enginepb.Notice_KIND_OPEN {
+			n.Cause, n.Reason = "", ""
+		}
+	}
+	return past
 }

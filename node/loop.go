@@ -176,12 +176,16 @@ func (l *loop) run() {
 			return
 		case t := <-l.queue:
 			l.mu.Lock()
-			l.step(&b, t)
+			if !l.step(&b, t) {
+				return
+			}
 		more:
 			for range batchMax - 1 {
 				select {
 				case t := <-l.queue:
-					l.step(&b, t)
+					if !l.step(&b, t) {
+						return
+					}
 				default:
 					break more
 				}
@@ -215,7 +219,13 @@ type step struct {
 	durable bool
 }
 
-func (l *loop) step(b *batch, t task) {
+// step does a task. A look comes after the effects of what was decided before
+// it were handed on: it finds in the outbox what the state has and nobody was
+// told. False as of flush.
+func (l *loop) step(b *batch, t task) bool {
+	if t.look != nil && len(b.steps)+len(b.evs) > 0 && !l.flush(b) {
+		return false
+	}
 	if t.counted {
 		b.tasks++
 	}
@@ -226,7 +236,7 @@ func (l *loop) step(b *batch, t task) {
 		cmds, no := t.build(l.m)
 		if no != nil || len(cmds) == 0 {
 			b.steps = append(b.steps, step{result: t.result, res: projector.Result{Refused: no}})
-			return
+			return true
 		}
 		last := len(cmds) - 1
 		for _, c := range cmds[:last] {
@@ -236,6 +246,7 @@ func (l *loop) step(b *batch, t task) {
 	default:
 		l.decide(b, t.cmd, t.result, t.durable)
 	}
+	return true
 }
 
 func (l *loop) decide(b *batch, cmd projector.Command, result func(projector.Result), durable bool) {
@@ -274,7 +285,7 @@ func (l *loop) flush(b *batch) bool {
 			last = s.res.Events[n-1].Seq
 		}
 		s.res.Events, s.res.Effects = nil, nil // the machine's, not the receiver's
-		l.out.push(s.effects)
+		number := l.out.push(s.effects)
 		switch {
 		case s.result == nil:
 		case s.durable && s.res.Refused == nil:
@@ -283,7 +294,7 @@ func (l *loop) flush(b *batch) bool {
 				after = last
 			}
 			result, res := s.result, s.res
-			l.out.call(after, func() { result(res) })
+			l.out.call(after, number, func() { result(res) })
 		default:
 			s.result(s.res)
 		}

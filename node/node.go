@@ -150,6 +150,7 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.out = newOutbox(0, n.perform)
+	n.out.slow = n.revoke
 	n.out.drop = func(roomSeq uint64) { n.dropped.add(rdma.Tag(roomSeq)) }
 	if err := n.bind(); err != nil { // the log is folded for ranks that have their addresses
 		return err

@@ -190,6 +190,38 @@ func (r *receivePlane) forget(lease uint64) {
 // this node: the process that read for it has ended (it held the log's lock),
 // so its reader has stopped.
 func (r *receivePlane) take(id uint64) (rdma.Fence, error) {
+	ctx := &lazyTimeout{limit: revokeTime}
+	defer ctx.end()
+	return r.takeWithin(ctx, id)
+}
+
+// takeNow revokes a lease if there is nothing to wait for, and forgets one of a
+// peer that writes by other means. False: it has to be taken. Where the device
+// keeps the keys each of them is a round trip to it.
+func (r *receivePlane) takeNow(id uint64) bool {
+	r.mu.Lock()
+	g := r.grants[id]
+	ours := g != nil && !g.foreign && len(g.leases) > 0
+	r.mu.Unlock()
+	if ours && r.domain.Caps().Fence != rdma.FenceReaderStopped {
+		return false
+	}
+	_, err := r.takeWithin(overContext, id)
+	if errors.Is(err, errForeign) {
+		r.forget(id)
+		return true
+	}
+	return err == nil
+}
+
+// overContext has ended: whoever would wait with it does not.
+var overContext = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+func (r *receivePlane) takeWithin(ctx context.Context, id uint64) (rdma.Fence, error) {
 	r.mu.Lock()
 	g := r.grants[id]
 	var few [4]rdma.Lease // KV, aux, staging
@@ -204,8 +236,6 @@ func (r *receivePlane) take(id uint64) (rdma.Fence, error) {
 	case g.foreign:
 		return rdma.Fence{}, errForeign
 	}
-	ctx := &lazyTimeout{limit: revokeTime}
-	defer ctx.end()
 	out := rdma.Fence{Kind: rdma.FenceHard, Scope: rdma.ScopeLease, Exact: true}
 	if len(leases) == 0 { // nothing was granted, so nothing can land
 		out.Kind = r.domain.Caps().Fence
