@@ -45,8 +45,13 @@ func TestBlameNamesTheWriter(t *testing.T) {
 		"page 13 victim 8 writer p/0 room 7 chunk 2 basis timeout missing [p/0] landed 4000 landed",
 	}, "\n")
 	views := map[string][]*events.Event{
-		"both logs":        h.All,
-		"the decode log":   h.Of("d"),
+		"both logs":      h.All,
+		"the decode log": h.Of("d"),
+		"a decode node that knew the room no more": h.With(func(e *events.Event) {
+			if e.GetWriteLanded().GetAfterRelease() {
+				e.RoomSeq = 0
+			}
+		}),
 		"the writer's end": h.Without(func(e *events.Event) bool { return e.GetWriteLanded().GetAfterRelease() }),
 	}
 	for name, evs := range views {

@@ -26,13 +26,13 @@ func (f Focus) add(node string, seq uint64) {
 	f[node][seq] = true
 }
 
-// wants selects the events of the focus in one node's logs, and what they say of
-// the memory that they write to.
+// wants selects the events of the focus in one node's logs, what they say of the
+// memory that they write to, and writes that no incarnation is known of.
 func (f Focus) wants(node string) Want {
 	mine := f[node]
 	return func(h events.Head) bool {
 		if h.RoomSeq == 0 {
-			return h.Type == typeNodeStarted || h.Type == typeMemoryRegistered || h.Type == typePeerRegistered
+			return h.Type == typeNodeStarted || h.Type == typeMemoryRegistered || h.Type == typePeerRegistered || h.Type == typeWriteLanded
 		}
 		return mine[h.RoomSeq]
 	}

@@ -261,6 +261,9 @@ func (h *History) Add(e *events.Event) {
 	h.named.add(e)
 	if e.RoomSeq == 0 {
 		h.memory.add(e)
+		if p := e.GetWriteLanded(); p != nil {
+			h.landed(h.stray(e, p), at, e, p)
+		}
 		return
 	}
 	r := h.room(e, at)
@@ -287,6 +290,18 @@ func (h *History) room(e *events.Event, at Mark) *Room {
 		h.Rooms = append(h.Rooms, r)
 	}
 	return r
+}
+
+// stray is the room of a write that the decode node could no longer give to an
+// incarnation: the newest of that number that was published to the pair, else one
+// that stands for what the log does not name.
+func (h *History) stray(e *events.Event, p *events.WriteLanded) *Room {
+	for _, r := range slices.Backward(h.Rooms) {
+		if r.Node == e.Node && r.Number == e.Room && r.Pairs[PairKey{e.Rank, p.GetTo()}] != nil {
+			return r
+		}
+	}
+	return &Room{RoomKey: RoomKey{Node: e.Node}, Number: e.Room}
 }
 
 func (r *Room) end(at Mark, outcome, cause, reason string) {

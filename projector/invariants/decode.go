@@ -25,6 +25,9 @@ func (c *Checker) decode(n *node, r *room, e *events.Event) {
 		}
 	}
 	if r == nil {
+		if p := e.GetWriteLanded(); p != nil {
+			c.landedStray(n, e, p)
+		}
 		return
 	}
 	switch p := e.Payload.(type) {
@@ -132,6 +135,19 @@ func (c *Checker) landed(n *node, r *room, e *events.Event, p *events.WriteLande
 	}
 	if after && p.GetAux() && !reported {
 		c.report(e, "I1", NoPage, "aux or state of %s (room %s) landed after its release", e.Rank, n.roomName(r.seq))
+	}
+}
+
+// landedStray is I1 for a write that the node could give to no room.
+func (c *Checker) landedStray(n *node, e *events.Event, p *events.WriteLanded) {
+	for _, page := range p.GetPages() {
+		if owner, owned := n.pages.find(page); owned {
+			c.report(e, "I1", int64(page), "a write of %s (room number %d, chunk %d), of no room that the node knows, landed while room %s owns the page",
+				e.Rank, e.Room, p.GetChunk(), n.roomName(owner))
+		} else if p.GetAfterRelease() {
+			c.report(e, "I1", int64(page), "a write of %s (room number %d, chunk %d), of no room that the node knows, landed in a free page",
+				e.Rank, e.Room, p.GetChunk())
+		}
 	}
 }
 

@@ -194,6 +194,18 @@ func TestEachFaultIsFound(t *testing.T) {
 			}
 			a.Land(a.Post("p/0", 0, to, false), false)
 		}},
+		{"a write that the node knows no room of lands in another room's page", "I1", "", func(h *historytest.History, fault bool) {
+			h.Open(8, "d/0", []uint32{20, 21}, "p/0")
+			page := uint32(22)
+			if fault {
+				page = 21
+			}
+			h.Stray("d", 7, "p/0", &events.WriteLanded{To: "d/0", Pages: []uint32{page}})
+		}},
+		{"a write that the node knows no room of lands in a free page", "I1", "", func(h *historytest.History, fault bool) {
+			h.Open(8, "d/0", []uint32{20, 21}, "p/0")
+			h.Stray("d", 7, "p/0", &events.WriteLanded{To: "d/0", Pages: []uint32{22}, AfterRelease: fault})
+		}},
 		{"released with one rank's ack missing", "I2", "", func(h *historytest.History, fault bool) {
 			r := h.Open(7, "d/0", pages, "p/0", "p/1")
 			r.Abort()

@@ -152,7 +152,7 @@ func (w *world) abortLater(u *use) {
 	abort := func(d time.Duration) {
 		w.after(d, n.guard(func() {
 			if n.uses[u.seq] == u && !u.free {
-				n.run(projector.AbortRoom{Room: u.number})
+				n.abort(u)
 			}
 		}))
 	}
@@ -170,6 +170,14 @@ func (w *world) abortLater(u *use) {
 	}
 }
 
+// abort: of a room that has succeeded it is the engine's word that it is done.
+func (n *node) abort(u *use) {
+	n.run(projector.AbortRoom{Room: u.number})
+	if r := n.m.State().Rooms[u.seq]; r == nil || r.Finished {
+		u.taken = n.life // the number may be another use's from here on
+	}
+}
+
 // abortStorm aborts everything a decode node has open.
 func (w *world) abortStorm() {
 	n := pick(w, w.decodes...)
@@ -179,7 +187,7 @@ func (w *world) abortStorm() {
 	w.inject("abort storm")
 	for _, seq := range sorted(n.uses) {
 		if u := n.uses[seq]; u != nil && !u.free && !u.done {
-			n.run(projector.AbortRoom{Room: u.number})
+			n.abort(u)
 		}
 	}
 }

@@ -62,6 +62,9 @@ func Run(cfg Config) Result {
 			w.fail(v.Invariant, "%s", v)
 		}
 	}
+	if w.failure != nil {
+		w.aftermath()
+	}
 	return Result{
 		Seed: cfg.Seed, Nodes: len(w.nodes) + len(w.olds), Steps: w.steps, Events: w.events, Rooms: w.lastUse, Virtual: w.now,
 		Failure: w.failure, Injected: w.injected, Probes: w.probes, w: w,

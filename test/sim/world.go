@@ -116,11 +116,7 @@ func (w *world) pop() due {
 // runUntil does what is due up to t, or up to the first failure.
 func (w *world) runUntil(t time.Duration) {
 	for len(w.due) > 0 && w.due[0].at <= t && w.failure == nil {
-		x := w.pop()
-		w.now = x.at
-		w.steps++
-		x.do()
-		w.look()
+		w.step()
 		if w.steps == w.cfg.MaxSteps {
 			w.fail("steps", "the run does not end: %d steps by %s", w.steps, w.now)
 		}
@@ -128,6 +124,23 @@ func (w *world) runUntil(t time.Duration) {
 	if w.failure == nil {
 		w.now = max(w.now, t)
 	}
+}
+
+// aftermath lets a failed run go on for a moment, so that what it came to is on
+// the logs: pdreplay finds there who wrote the page.
+func (w *world) aftermath() {
+	const moment, most = 2 * time.Second, 100_000
+	for end := w.now + moment; len(w.due) > 0 && w.due[0].at <= end && w.steps-w.failure.Step < most; {
+		w.step()
+	}
+}
+
+func (w *world) step() {
+	x := w.pop()
+	w.now = x.at
+	w.steps++
+	x.do()
+	w.look()
 }
 
 // look takes notice of what the checkers have found since the last step.

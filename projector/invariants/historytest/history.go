@@ -66,14 +66,23 @@ func (h *History) Start(node string, role events.Role, pages uint64) *events.Eve
 // Add appends one event. roomSeq 0 with a room: the event opens the
 // incarnation. cause may be nil.
 func (h *History) Add(node string, room, roomSeq uint64, rank string, cause *events.Event, payload proto.Message) *events.Event {
+	if room != 0 && roomSeq == 0 {
+		roomSeq = h.log(node).at.Seq + 1
+	}
+	return h.add(node, room, roomSeq, rank, cause, payload)
+}
+
+// Stray appends an event of a room number of which no incarnation is known.
+func (h *History) Stray(node string, room uint64, rank string, payload proto.Message) *events.Event {
+	return h.add(node, room, 0, rank, nil, payload)
+}
+
+func (h *History) add(node string, room, roomSeq uint64, rank string, cause *events.Event, payload proto.Message) *events.Event {
 	l := h.log(node)
 	e := Wrap(payload)
 	e.Node, e.Boot, e.Incarnation = node, l.boot, l.incarnation
 	e.Room, e.RoomSeq, e.Rank = room, roomSeq, rank
 	e.Seq = l.at.Seq + 1
-	if room != 0 && roomSeq == 0 {
-		e.RoomSeq = e.Seq
-	}
 	wall := uint64(int64(epoch+h.now) + l.skew) //nolint:gosec // near the epoch
 	e.Hlc = uint64(events.HLC(l.at.HLC).Next(wall))
 	if cause != nil {
@@ -128,6 +137,17 @@ func (h *History) Without(drop func(*events.Event) bool) []*events.Event {
 		if !drop(e) {
 			out = append(out, e)
 		}
+	}
+	return out
+}
+
+// With are copies of all events, changed.
+func (h *History) With(change func(*events.Event)) []*events.Event {
+	var out []*events.Event
+	for _, e := range h.All {
+		e = proto.CloneOf(e)
+		change(e)
+		out = append(out, e)
 	}
 	return out
 }
