@@ -71,6 +71,8 @@ func (n *Node) status() *enginepb.StatusResponse {
 		s.NotReady = err.Error()
 	case s.Draining:
 		s.NotReady = "draining"
+	case !ready && n.store.Full():
+		s.NotReady = "the log takes no new rooms: its volume is full or it is behind"
 	case !ready:
 		s.NotReady = "the node takes no rooms now"
 	case !n.memory.ready():
