@@ -229,6 +229,11 @@ test-browser: deps ## the node's page with 10,000 rooms within 100 ms an interac
 	$(call apt,chromium)
 	PDLOG_BROWSER=1 PDLOG_PICTURE_EVENTS=1000000 $(GO) test -count=1 -v -timeout 20m -run 'TestInABrowser|TestPageInABrowser|TestALargeFleet' ./replay/picture ./node
 
+.PHONY: page-screenshots
+page-screenshots: deps ## the pictures of the node's page in docs/
+	$(call apt,chromium)
+	PDLOG_SCREENSHOTS=1 $(GO) test -count=1 -run TestPageScreenshots ./node
+
 # A small demo of today's practice: pages freed by a timer, late writes.
 .PHONY: screenshots
 screenshots: build ## the pictures of an incident report in docs/, of a new incident

@@ -398,7 +398,7 @@ function lifeline(events) {
   return box;
 }
 
-const ENVELOPE = new Set(["seq", "hlc", "node", "boot", "incarnation", "room", "room_seq", "rank", "cause", "prev_hash", "time", "time_offset_ms", "type"]);
+const ENVELOPE = new Set(["seq", "hlc", "node", "boot", "incarnation", "room", "room_seq", "rank", "cause_node", "cause_seq", "prev_hash", "time", "time_offset_ms", "type"]);
 
 function brief(e) {
   return Object.entries(e).filter(([k, v]) => !ENVELOPE.has(k) && v !== "" && v !== 0 && v !== false && !(Array.isArray(v) && !v.length) && typeof v !== "object" || k === "pages" && v.length)
