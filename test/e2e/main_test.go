@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"go.uber.org/goleak"
 )
 
 // pdnode is the binary under test, built once.
@@ -30,5 +32,10 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "e2e: build pdnode:", err)
 		return 1
 	}
-	return m.Run()
+	rc := m.Run()
+	if err := goleak.Find(); rc == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	return rc
 }

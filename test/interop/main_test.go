@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"go.uber.org/goleak"
 )
 
 // The binaries under test, built once.
@@ -27,7 +29,12 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "interop: build:", err)
 		return 1
 	}
-	return m.Run()
+	rc := m.Run()
+	if err := goleak.Find(); rc == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		return 1
+	}
+	return rc
 }
 
 // python names an interpreter that has pyzmq, or skips.
