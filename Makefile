@@ -88,6 +88,7 @@ night: build deps-test ## the long column: model, 3,000 seeds, a thousand nodes,
 	PDLOG_SIM_SEEDS=1000 PDLOG_SIM_FLEETS=$(NIGHT_FLEETS) PDLOG_SIM_THOUSAND=1 $(GO) test -count=1 -v -timeout 180m ./test/sim || rc=1; \
 	$(MAKE) crash || rc=1; \
 	PDLOG_OLD_REVS="$(NIGHT_REVS)" $(GO) test -count=1 -v -timeout 60m ./test/stories || rc=1; \
+	$(GO) test -count=1 -v -timeout 10m -run '/StoppedWriter' ./rdma/tcp ./rdma/shm || rc=1; \
 	$(MAKE) fuzz FUZZTIME=$(NIGHT_FUZZ) || rc=1; \
 	$(MAKE) soak SOAK=$(NIGHT_SOAK) || rc=1; \
 	$(GO) run ./test/ladder/cmd/pdladder $$rows || rc=1; rm -f $$rows; exit $$rc

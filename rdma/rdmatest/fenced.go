@@ -3,10 +3,12 @@ package rdmatest
 import (
 	"encoding/hex"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pdlog/pdlog/rdma"
 )
@@ -59,7 +61,8 @@ func (f *fenced) untouched(t *testing.T, n int) {
 }
 
 // testStoppedWriter stops the writer's process by SIGSTOP, fences it, and lets
-// it go on.
+// it go on: at once, or with PDLOG_NIGHT after 10 s (two nodes always do it so,
+// test/stories).
 func testStoppedWriter(t *testing.T, p rdma.Provider) {
 	f := newFenced(t, p)
 	c := f.writer(t, f.target.Info().Endpoint)
@@ -73,6 +76,9 @@ func testStoppedWriter(t *testing.T, p rdma.Provider) {
 		t.Fatalf("the writer did not stop: %v, status %#x", err, ws)
 	}
 	f.fence(t)
+	if os.Getenv("PDLOG_NIGHT") != "" {
+		<-time.After(10 * time.Second) // the story itself
+	}
 	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

@@ -6,4 +6,8 @@
 //
 // One runner tells every story. After each, every page held the right bytes, all
 // pages are free, `pdreplay verify` and `pdreplay diff` hold over logs and mirror.
+//
+// A second kind of story is of two nodes alone, on every provider: a peer that is
+// partitioned, killed, stopped for 10 s or replaced in the middle of a write never
+// writes a byte after its fence.
 package stories
