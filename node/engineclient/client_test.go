@@ -1,6 +1,7 @@
 package engineclient
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net"
@@ -173,6 +174,100 @@ func TestANodeThatWasRestartedIsCalledAgain(t *testing.T) {
 	poll(t, c, 2)
 	if len(c.calls.free) != maxConns {
 		t.Errorf("%d of %d tokens are back", len(c.calls.free), maxConns)
+	}
+}
+
+// A node that closes a kept connection between the look at it and the write has
+// nothing of the call: it goes over another. One that breaks after the write is
+// told to the caller, for the node may have made the call.
+func TestACallThatFoundItsConnectionClosedIsMadeAgain(t *testing.T) {
+	dir, err := os.MkdirTemp("", "pd") //nolint:usetesting // a socket's path has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer ln.Close() //nolint:errcheck // a test's listener
+	deaf, over, asked := make(chan struct{}), make(chan struct{}), make(chan string, 8)
+	defer close(over)
+	wg.Go(func() {
+		for n := 1; ; n++ {
+			c, err := ln.AcceptUnix()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close() //nolint:errcheck // a test's connection
+				r := bufio.NewReader(c)
+				for {
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						return
+					}
+					b, err := io.ReadAll(req.Body)
+					if err != nil {
+						return
+					}
+					asked <- string(b)
+					if n == 3 {
+						return // took the call, and is gone
+					}
+					if _, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"); err != nil {
+						return
+					}
+					if n == 1 { // reads no more, and does not say so
+						if err := c.CloseRead(); err != nil {
+							t.Error(err)
+						}
+						close(deaf)
+						<-over
+						return
+					}
+					if n == 2 {
+						return
+					}
+				}
+			})
+		}
+	})
+	tr := newTransport(ln.Addr().String(), -1)
+	defer tr.closeIdle()
+	call := func(ctx context.Context, text string) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://pdnode/x", strings.NewReader(text))
+		if err != nil {
+			return err
+		}
+		res, err := tr.Do(req)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, res.Body)
+		return errors.CombineErrors(err, res.Body.Close())
+	}
+	if err := call(t.Context(), "first"); err != nil {
+		t.Fatal(err)
+	}
+	<-deaf
+	if err := call(t.Context(), "second"); err != nil {
+		t.Fatalf("a call over a connection that was closed just now gives %v", err)
+	}
+	if one, two := <-asked, <-asked; one != "first" || two != "second" || len(asked) != 0 {
+		t.Fatalf("the node was asked %q, %q and %d more", one, two, len(asked))
+	}
+	tr.closeIdle()
+	if err := call(t.Context(), "third"); err == nil {
+		t.Fatal("a call without its answer has succeeded")
+	}
+	if three := <-asked; three != "third" || len(asked) != 0 {
+		t.Fatalf("the node was asked %q and %d times more", three, len(asked))
+	}
+	if len(tr.free) != maxConns {
+		t.Errorf("%d of %d tokens are back", len(tr.free), maxConns)
 	}
 }
 

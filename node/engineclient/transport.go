@@ -62,16 +62,25 @@ func (t *transport) Do(req *http.Request) (*http.Response, error) {
 		}
 	}()
 	ctx := req.Context()
-	c, err := t.take(ctx)
+	c, kept, err := t.take(ctx)
 	if err != nil {
 		return nil, err
 	}
-	calm := func() bool { return true }
-	if ctx.Done() != nil {
-		calm = context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) }) // wakes who waits on it
+	b := t.begin(ctx, c)
+	err = c.send(req)
+	if kept && errors.Is(err, unix.EPIPE) {
+		// The node closed a kept connection just now, and has nothing of the
+		// request: a unix socket takes no byte then. A connection that breaks
+		// later is the caller's to judge, for the call may have been made.
+		out := c.out
+		b.end(false)
+		if c, err = t.fresh(ctx); err != nil {
+			return nil, err
+		}
+		b = t.begin(ctx, c)
+		err = c.write(out)
 	}
-	b := &body{t: t, c: c, ctx: ctx, calm: calm}
-	if err := c.send(req); err != nil {
+	if err != nil {
 		return nil, b.broken(errors.Wrapf(err, "write to %s", t.path))
 	}
 	res, err := http.ReadResponse(c.r, req)
@@ -86,15 +95,32 @@ func (t *transport) Do(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// take gives a connection that lives, or makes one.
-func (t *transport) take(ctx context.Context) (*conn, error) {
+// begin has a call's end watched while it uses a connection.
+func (t *transport) begin(ctx context.Context, c *conn) *body {
+	calm := func() bool { return true }
+	if ctx.Done() != nil {
+		calm = context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) }) // wakes who waits on it
+	}
+	return &body{t: t, c: c, ctx: ctx, calm: calm}
+}
+
+// token waits for the right to one connection.
+func (t *transport) token(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	select {
 	case <-t.free:
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
+	}
+}
+
+// take gives a connection that lives and was kept, or makes one.
+func (t *transport) take(ctx context.Context) (c *conn, kept bool, err error) {
+	if err := t.token(ctx); err != nil {
+		return nil, false, err
 	}
 	for {
 		t.mu.Lock()
@@ -108,10 +134,24 @@ func (t *transport) take(ctx context.Context) (*conn, error) {
 		t.idle = t.idle[:n]
 		t.mu.Unlock()
 		if c.quiet() {
-			return c, nil
+			return c, true, nil
 		}
 		_ = c.Close() // the node has closed it
 	}
+	c, err = t.dial(ctx)
+	return c, false, err
+}
+
+// fresh makes a connection.
+func (t *transport) fresh(ctx context.Context) (*conn, error) {
+	if err := t.token(ctx); err != nil {
+		return nil, err
+	}
+	return t.dial(ctx)
+}
+
+// dial makes a connection for who has a token, and gives that back without one.
+func (t *transport) dial(ctx context.Context) (*conn, error) {
 	nc, err := (&net.Dialer{}).DialContext(ctx, "unix", t.path)
 	if err != nil {
 		t.free <- struct{}{}
@@ -129,6 +169,9 @@ func (t *transport) take(ctx context.Context) (*conn, error) {
 // give takes a connection back; with keep it serves the next call.
 func (t *transport) give(c *conn, keep bool) {
 	if keep && t.pass < 0 {
+		if cap(c.out) > keepBuffer {
+			c.out = nil
+		}
 		t.mu.Lock()
 		t.idle = append(t.idle, c)
 		t.mu.Unlock()
@@ -163,7 +206,7 @@ func (c *conn) quiet() bool {
 	return ctl == nil && errors.Is(err, unix.EAGAIN)
 }
 
-// send writes a request with one call.
+// send writes a request with one call; it stays in out until the next.
 func (c *conn) send(req *http.Request) error {
 	b := append(c.out[:0], req.Method...)
 	b = append(b, ' ')
@@ -185,9 +228,12 @@ func (c *conn) send(req *http.Request) error {
 			return errors.Wrap(err, "read the request")
 		}
 	}
-	if c.out = w; cap(w) > keepBuffer {
-		c.out = nil
-	}
+	c.out = w
+	return c.write(w)
+}
+
+// write sends a whole request, with the descriptor that goes with it.
+func (c *conn) write(w []byte) error {
 	if c.pass < 0 {
 		_, err := c.Write(w)
 		return err
