@@ -22,6 +22,7 @@ from pdlog import (
     SharedMemory,
     Unavailable,
 )
+from pdlog.kv import KVManager, KVPoll, KVReceiver, KVSender, KVTransferError
 
 PREFILL = os.environ.get("PDLOG_PREFILL_SOCKET", "")
 DECODE = os.environ.get("PDLOG_DECODE_SOCKET", "")
@@ -119,6 +120,29 @@ class Live(unittest.TestCase):
                     break
                 seen.append(n.room)
             self.assertNotIn(5101, seen)
+
+    def test_a_failure_is_raised_with_its_reason_on_both_sides(self) -> None:
+        with KVManager(DECODE, [self.dm]) as d, KVManager(PREFILL, [self.pm]) as p:
+            self.assertTrue(d.wait_live(PATIENCE) and p.wait_live(PATIENCE))
+            receiver, sender = KVReceiver(d, "", 5104), KVSender(p, "", 5104)
+            end = time.monotonic() + PATIENCE
+            while receiver.poll() is not KVPoll.WaitingForInput:
+                self.assertLess(time.monotonic(), end, "the prefill node was not found")
+                time.sleep(0.01)
+            receiver.init()
+            receiver.send_metadata([1])
+            sender.init(1, 0)
+            receiver.abort("the client went away")
+            for side in (receiver, sender):
+                self.assertIs(side.wait(PATIENCE), KVPoll.Failed)
+                with self.assertRaises(KVTransferError) as raised:
+                    side.failure_exception()
+                self.assertEqual(raised.exception.bootstrap_room, 5104)
+            with self.assertRaisesRegex(KVTransferError, "the client went away"):
+                receiver.failure_exception()
+            receiver.clear()
+            sender.clear()
+            self.assertTrue(receiver.wait_pages_free(PATIENCE) and sender.wait_source_free(PATIENCE))
 
     def test_a_request_has_its_own_limit(self) -> None:
         with self.p.watch() as notices:
