@@ -301,7 +301,7 @@ func TestPowerLossLosesNothingAcknowledged(t *testing.T) {
 	// A reader that takes whatever tree is whole in itself loses acknowledged
 	// events, and one that takes only the newest root cannot read: the tip is what
 	// makes one sync enough.
-	done, found = images(t, calls, func() *disk { return newDisk(root, false) }, 400, 400, naive)
+	done, found = images(t, calls, func() *disk { return newDisk(root, false) }, 2000, 2000, naive)
 	lost, refused := 0, 0
 	for _, err := range found {
 		if errors.Is(err, errNaiveLoss) {
