@@ -50,7 +50,10 @@ func (n *Node) perform(act projector.Action, seq uint64) {
 		n.background.Go(func() { n.askPast(a.Node) })
 	case projector.FencePeer:
 		// Leases of this life are known one by one. Of an earlier life, whose
-		// log is not here, nothing can be shown: its process may still read.
+		// log is not here, no provider can show anything: its keys live in the
+		// process that granted them, which may still read (tcp, shm) or hold its
+		// registrations (verbs), and the lock that this process holds is not
+		// that log's. docs/reliability.md has the table.
 		n.loop.tell(projector.PeerFenced{Node: a.Node, Evidence: events.FenceKind_FENCE_KIND_NONE})
 	case projector.DropPublish: // done by the outbox when it was pushed
 	case projector.Rediscover:

@@ -66,7 +66,9 @@ type Lease interface {
 	// this lease lands any more, also of a write that was part way in, and
 	// the fence says what that rests on. With an error the Kind is FenceNone
 	// and nothing may be concluded, though no new write is let in; it can be
-	// called again. Revoking twice gives the same evidence.
+	// called again. Revoking twice gives the same evidence. It answers for
+	// this domain alone: of leases that another process granted on the same
+	// memory it says nothing.
 	Revoke(ctx context.Context) (Fence, error)
 	// Verify reads again what has landed under the lease, revoked or not, and
 	// gives the ranges that are not as they were sent. The caller must not

@@ -1234,6 +1234,7 @@ type SendChunkRequest struct {
 	First uint32   `protobuf:"varint,5,opt,name=first,proto3" json:"first,omitempty"`
 	Count uint32   `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
 	// Pages of this rank's own memory that hold the bytes, as many as pages (count).
+	// They must stay as they are until SOURCE_RELEASED of the room, whatever its outcome.
 	SourcePages []uint32 `protobuf:"varint,7,rep,packed,name=source_pages,json=sourcePages,proto3" json:"source_pages,omitempty"`
 	// Row of this rank's own aux memory; goes with the last chunk.
 	SourceAux uint32   `protobuf:"varint,8,opt,name=source_aux,json=sourceAux,proto3" json:"source_aux,omitempty"`
