@@ -35,8 +35,8 @@ func TestMirrorOverTLSWithUsers(t *testing.T) {
 		"password":                     {Auth: mirrortest.Password, Publish: nodeMayPublish, Subscribe: nodeMaySubscribe},
 		"tls and nkey":                 {TLS: true, Auth: mirrortest.NKeys, Publish: nodeMayPublish, Subscribe: nodeMaySubscribe},
 		"cluster, tls and credentials": {Count: 3, TLS: true, Auth: mirrortest.Credentials},
-		"cluster of processes, tls and nkey": {
-			Count: 3, Processes: true, TLS: true, Auth: mirrortest.NKeys,
+		"cluster of processes, tls and credentials": {
+			Count: 3, Processes: true, TLS: true, Auth: mirrortest.Credentials,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
