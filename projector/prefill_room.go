@@ -295,6 +295,7 @@ func (m *Machine) supersede(r *PRoom) {
 		m.failP(r, events.AbortCause_ABORT_CAUSE_SUPERSEDED, "a newer incarnation has the number", "")
 	}
 	m.clearRoom(r)
+	m.settleP(r)
 }
 
 func (m *Machine) sendStatus(room uint64, key roomKey, rank, to RankID, addr string, seq uint64, ok bool, reason string, drained *bool) {

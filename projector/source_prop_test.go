@@ -16,7 +16,6 @@ type sourceUse struct {
 	open     map[uint64]bool // tokens
 	posted   int
 	ended    bool
-	newer    bool // it ended since a newer incarnation has the number
 	released int
 	told     int
 }
@@ -58,8 +57,7 @@ func (w *sourceWatch) event(t *rapid.T, e *events.Event) {
 	case *events.Event_RoomSucceeded:
 		w.room(e.RoomSeq).ended = true
 	case *events.Event_RoomFailed:
-		u := w.room(e.RoomSeq)
-		u.ended, u.newer = true, p.RoomFailed.Cause == events.AbortCause_ABORT_CAUSE_SUPERSEDED
+		w.room(e.RoomSeq).ended = true
 	case *events.Event_SourceReleased:
 		u := w.room(e.RoomSeq)
 		if u.released++; u.released > 1 || !u.ended || len(u.open) > 0 {
@@ -69,12 +67,10 @@ func (w *sourceWatch) event(t *rapid.T, e *events.Event) {
 }
 
 // settled: what has ended and is read no more is given back, by the same Step.
-// Of an incarnation that a newer one has superseded that is not so yet: without
-// an open write at that moment its pages come back with the node's next start.
 func (w *sourceWatch) settled(t *rapid.T, c Command) {
 	for _, seq := range sortedKeys(w.rooms) {
 		u := w.rooms[seq]
-		if u.ended && len(u.open) == 0 && u.released == 0 && !u.newer {
+		if u.ended && len(u.open) == 0 && u.released == 0 {
 			t.Fatalf("%T: room_seq %d has ended, no write of it is open, and its source pages are not given back", c, seq)
 		}
 	}
@@ -167,7 +163,7 @@ func TestSourcePagesComeBackWithTheLastWrite(t *testing.T) {
 		for _, seq := range sortedKeys(w.rooms) {
 			u := w.rooms[seq]
 			posted += u.posted
-			if len(u.open) > 0 || u.posted > 0 && !u.newer && (u.released != 1 || u.told != 1) {
+			if len(u.open) > 0 || u.posted > 0 && (u.released != 1 || u.told != 1) {
 				t.Fatalf("room_seq %d, at the end: %+v", seq, *u)
 			}
 		}
