@@ -44,8 +44,9 @@ func (fake) Abort(_ context.Context, req *connect.Request[enginepb.AbortRequest]
 func (f fake) Drain(ctx context.Context, _ *connect.Request[enginepb.DrainRequest]) (*connect.Response[enginepb.Done], error) {
 	select {
 	case <-f.hold:
-	case <-ctx.Done():
+	case <-ctx.Done(): // the caller's own deadline comes with the call, and may be seen here first
 		close(f.ended)
+		return nil, ctx.Err()
 	}
 	return connect.NewResponse(&enginepb.Done{}), nil
 }

@@ -50,7 +50,7 @@ func inject(t *testing.T, name, errno string, at int) bool {
 	dir, trace := filepath.Join(t.TempDir(), "log"), filepath.Join(t.TempDir(), "trace")
 	cmd := exec.Command("strace", "-f", "-qq", "--seccomp-bpf", "-o", trace, "-e", "trace="+name,
 		"-e", fmt.Sprintf("inject=%s:error=%s:when=%d", name, errno, at), os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), writerEnv+"=killed one-sync "+dir, "PDLOG_CRASH_COMMITS=40", "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1")
+	cmd.Env = append(os.Environ(), writerEnv+"=closed one-sync "+dir, "PDLOG_CRASH_COMMITS=40", "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1")
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()
