@@ -197,9 +197,6 @@ func openWritable(path string, segmentBytes int64) (db *bbolt.DB, err error) {
 			InitialMmapSize: int(2 * segmentBytes),
 			NoStatistics:    true,
 		})
-		if err == nil {
-			gatherWrites(db)
-		}
 		return err
 	})
 	return db, errors.Wrapf(err, "open %s", path)
