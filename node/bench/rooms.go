@@ -42,6 +42,7 @@ func newCore(pages int) *core {
 	cfg.Node, cfg.Role, cfg.Pages, cfg.MaxRooms = "d", events.Role_ROLE_DECODE, pages, manyRooms+1
 	cfg.Ranks = []projector.LocalRank{{Address: "10.0.0.2:5000"}}
 	c.m = projector.New(cfg)
+	c.m.ReuseResults() // as the daemon's loop does
 	c.step(projector.Start{Boot: 7, Incarnation: 1, LogID: c.log})
 	c.step(projector.PeerDiscovered{
 		Node: "p", PDLog: true, Boot: 1, Incarnation: 1, LogID: c.log, Fence: events.FenceKind_FENCE_KIND_READER_STOPPED,
@@ -70,6 +71,7 @@ func (c *core) fill(rooms int) error {
 		if _, err := c.open(uint32(i)); err != nil { //nolint:gosec // below the pool
 			return err
 		}
+		c.m.Recycle()
 	}
 	return nil
 }
@@ -94,6 +96,7 @@ func (c *core) cycle(n int, page uint32) (evs int, err error) {
 			Node: "p", Boot: 1, Incarnation: 1, RoomSeq: r.RoomSeq, Proof: events.Proof_PROOF_DRAINED, LogID: c.log,
 		}})
 		evs += len(r.Events) + 1 + len(armed.Events) + len(ack.Events)
+		c.m.Recycle()
 	}
 	return evs, nil
 }
