@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/projector"
 )
 
 // syncState is what the next fsync does.
@@ -285,10 +286,55 @@ func (n *node) olderCopy() {
 	if last == 0 || last >= n.head {
 		return
 	}
+	if !n.endIsKnown(at, last) {
+		if n.fence == events.FenceKind_FENCE_KIND_NONE {
+			w.probe("older copy left out: nobody remembers its end")
+			return
+		}
+		w.probe("older copy whose end nobody remembers")
+	}
 	w.inject("older copy of the disk")
 	n.file = n.file[:at]
 	n.head = last
 	n.lose(last)
+}
+
+// endIsKnown: of each life whose end would be lost behind the first at bytes, the
+// decode nodes that its metadata came from have something on their logs. Where
+// that is not so, nothing can find out what was lost (docs/reliability.md); it
+// only matters for writers that nobody can fence, for the rest no key outlives
+// its room.
+func (n *node) endIsKnown(at int, last uint64) bool {
+	known := true
+	decodes := map[string]*projector.State{}
+	_, _, err := events.DecodeFrames(n.file[at:], n.name, func(e *events.Event) error {
+		p := e.GetMetadataReceived()
+		if p == nil || p.DecodeNode == "" {
+			return nil
+		}
+		st := decodes[p.DecodeNode]
+		if st == nil {
+			st = n.w.onDisk(p.DecodeNode)
+			decodes[p.DecodeNode] = st
+		}
+		if peer := st.Peers[n.name]; peer == nil || !slices.ContainsFunc(peer.Seen, func(l projector.SeenLife) bool {
+			return l.Boot == e.Boot && l.Seq > last
+		}) {
+			known = false
+		}
+		return nil
+	})
+	return known && err == nil
+}
+
+// onDisk is what a node's log alone says.
+func (w *world) onDisk(name string) *projector.State {
+	n := w.nodes[slices.IndexFunc(w.nodes, func(n *node) bool { return n.name == name })]
+	m := n.machine()
+	if err := n.read(func(e *events.Event) error { m.Apply(e); return nil }); err != nil {
+		w.fail("log", "%s: %v", name, err)
+	}
+	return m.State()
 }
 
 func (n *node) setFull(full bool) {
