@@ -13,8 +13,8 @@ import (
 	"github.com/pdlog/pdlog/events"
 )
 
-// ParseJSON reads one event as events.AppendJSON prints it. Keys this build
-// does not know are skipped; an event of an unknown type keeps its envelope
+// ParseJSON reads one event as events.AppendJSON prints it, or as a milestone of
+// the audit stream, whose room is a string. Keys this build does not know are skipped; an event of an unknown type keeps its envelope
 // alone. AppendJSON of the result prints the same bytes for every event of
 // this schema.
 func ParseJSON(line []byte) (*events.Event, error) {
@@ -230,9 +230,12 @@ func (r *jsonReader) uint(key string) uint64 {
 	if !ok {
 		return 0
 	}
-	n, _ := v.(json.Number)
+	n, ok := v.(json.Number)
+	if word, is := v.(string); is && key == "room" { // as a milestone has it
+		n, ok = json.Number(word), true
+	}
 	u, err := strconv.ParseUint(string(n), 10, 64)
-	if err != nil {
+	if err != nil || !ok {
 		r.fail(key, v)
 	}
 	return u

@@ -27,11 +27,14 @@ type AuditOptions struct {
 	// FromStart begins with the oldest milestone that the stream keeps; else with
 	// the next one that comes.
 	FromStart bool
+	// Once ends, with nil, behind the last milestone that there was at the start.
+	Once bool
 }
 
 // FollowAudit hands milestones to visit, those of a node in the order of its
-// log, until ctx ends (then it returns nil) or visit fails. A message that is no
-// milestone of a mirror is an ErrMirrorDiverged.
+// log, until ctx ends (then it returns nil) or visit fails; it outlasts a server
+// that goes away and comes back. A message that is no milestone of a mirror is an
+// ErrMirrorDiverged; a mirror that has none yet is jetstream.ErrStreamNotFound.
 func FollowAudit(ctx context.Context, nc *nats.Conn, o AuditOptions, visit func(Milestone) error) error {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -51,6 +54,10 @@ func FollowAudit(ctx context.Context, nc *nats.Conn, o AuditOptions, visit func(
 	consumer, err := ask(ctx, func(ctx context.Context) (jetstream.Consumer, error) { return js.OrderedConsumer(ctx, StreamAudit, c) })
 	if err != nil {
 		return errors.Wrapf(err, "follow stream %s", StreamAudit)
+	}
+	there := consumer.CachedInfo().NumPending
+	if o.Once && there == 0 {
+		return nil
 	}
 	it, err := consumer.Messages()
 	if err != nil {
@@ -73,6 +80,9 @@ func FollowAudit(ctx context.Context, nc *nats.Conn, o AuditOptions, visit func(
 		}
 		if err := visit(m); err != nil {
 			return err
+		}
+		if there--; o.Once && there == 0 {
+			return nil
 		}
 	}
 }

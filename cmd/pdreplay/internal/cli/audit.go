@@ -3,19 +3,24 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"time"
 
 	"github.com/cockroachdb/errors"
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	"github.com/pdlog/pdlog/cmd/internal/command"
+	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/replay"
 	"github.com/pdlog/pdlog/replay/audit"
+	"github.com/pdlog/pdlog/store/mirror"
 )
 
 var groupWord = regexp.MustCompile(`^[A-Za-z0-9_-]*$`)
@@ -31,13 +36,35 @@ nodes of one that ends, or is cut off, go to the others. How far each node was
 judged is kept on the server, so that an auditor that starts again goes on where
 the group was: what was reported is not reported again. --group "" follows all
 nodes from their beginning and keeps nothing; --once checks what is there now,
-whole, and ends.`,
+whole, and ends.
+
+--milestones follows the rare events of the audit stream instead (AbortArmed,
+Released, Quarantined, Fenced, NodeStarted …), a line each, from now on; --once
+prints those that are there. They are news: nothing is judged.`,
 	}
 	out := outputFlag(c.Flags())
 	metrics := c.Flags().String("metrics", "", "address for Prometheus metrics, e.g. :9464")
 	group := c.Flags().String("group", "default", "name under which auditors share the nodes and go on where they were; letters, digits, - and _")
 	once := c.Flags().Bool("once", false, "check what is there now, then end")
+	milestones := c.Flags().Bool("milestones", false, "print the milestones of the audit stream, judge nothing")
+	filters := []string{"node", "room", "type"}
+	ff := addFilter(c.Flags(), filters...)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if *milestones {
+			if *metrics != "" {
+				return command.Usagef("audit: --metrics counts violations, --milestones judges nothing")
+			}
+			f, err := ff.filter()
+			if err != nil {
+				return err
+			}
+			return auditMilestones(c.Context(), args[0], f, *once, sys.Stdout, out.value == "json")
+		}
+		for _, name := range filters {
+			if c.Flags().Changed(name) {
+				return command.Usagef("audit: --%s belongs to --milestones: violations are judged over the whole fleet", name)
+			}
+		}
 		found := 0
 		report := func(f replay.Finding) error {
 			found++
@@ -89,6 +116,50 @@ func auditOnce(ctx context.Context, url string, report func(replay.Finding) erro
 		}
 	}
 	return nil
+}
+
+// auditMilestones prints what the filter selects of the audit stream.
+func auditMilestones(ctx context.Context, url string, f *replay.Filter, once bool, w io.Writer, raw bool) error {
+	server, cluster, err := mirror.ParseURL(url)
+	if err != nil {
+		return replay.WithKind(err, replay.ErrBadSource)
+	}
+	nc, err := mirror.Dial(server, mirror.AccessFromEnv(os.Getenv), nats.Name("pdreplay audit"), nats.MaxReconnects(-1))
+	switch {
+	case errors.Is(err, mirror.ErrAccess):
+		return replay.WithKind(err, replay.ErrBadSource)
+	case err != nil:
+		return replay.WithKind(err, replay.ErrUnavailable)
+	}
+	defer nc.Close()
+	o := mirror.AuditOptions{Cluster: cluster, FromStart: once, Once: once}
+	if len(f.Types) == 1 {
+		o.Type = f.Types[0]
+	}
+	if len(f.Nodes) == 1 {
+		o.Node = f.Nodes[0]
+	}
+	var bad error // of our own, not of the server's
+	err = mirror.FollowAudit(ctx, nc, o, func(m mirror.Milestone) error {
+		var e *events.Event
+		if e, bad = replay.ParseJSON(m.JSON); bad != nil {
+			bad = replay.WithKind(errors.Wrapf(bad, "milestone %d of %s", m.Seq, m.Node), replay.ErrBadSource)
+			return bad
+		}
+		if !f.Match(e) {
+			return nil
+		}
+		if raw {
+			_, bad = fmt.Fprintf(w, "%s\n", m.JSON)
+		} else {
+			bad = replay.TextLine(w, e)
+		}
+		return bad
+	})
+	if err == nil || bad != nil {
+		return bad
+	}
+	return replay.WithKind(errors.Wrapf(err, "follow %s", mirror.Redact(url)), replay.ErrUnavailable)
 }
 
 // closeWait is how long a scrape under way may take when the auditor ends.
