@@ -65,7 +65,7 @@ demo: build ## the main job on this machine: real processes, every byte checked
 # ---- tests
 
 deps-test: deps
-	$(call apt,strace python3 python3-protobuf python3-zmq)
+	$(call apt,e2fsprogs strace python3 python3-protobuf python3-zmq)
 	-$(call apt,chromium)
 	-$(call apt,spin)
 

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -10,26 +9,13 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/cockroachdb/errors"
 	"golang.org/x/sys/unix"
 
 	"github.com/pdlog/pdlog/node/enginepb"
 	"github.com/pdlog/pdlog/store"
+	"github.com/pdlog/pdlog/store/disktest"
 )
-
-// smallDisk mounts a file system of a few megabytes.
-func smallDisk(t *testing.T, size string) string {
-	t.Helper()
-	dir := shortDir(t)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
-		t.Skipf("needs the right to mount a tmpfs: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
 
 // until looks again and again, as long as patience lasts.
 func until(t *testing.T, what string, is func() bool) {
@@ -45,27 +31,6 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// fillUp leaves no byte free on the file system of dir.
-func fillUp(t *testing.T, dir string) (free func()) {
-	t.Helper()
-	path := filepath.Join(dir, "other")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for b := make([]byte, 4096); err == nil; {
-		_, err = f.Write(b)
-	}
-	if err := errors.Join(unless(err, unix.ENOSPC), f.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := os.Remove(path); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // damaged are the logs of a node that were set aside.
 func damaged(t *testing.T, cfg Config) []string {
 	t.Helper()
@@ -76,13 +41,6 @@ func damaged(t *testing.T, cfg Config) []string {
 	return dirs
 }
 
-func unless(err, expected error) error {
-	if errors.Is(err, expected) {
-		return nil
-	}
-	return err
-}
-
 // The disk of a decode node fills up while a room is open: no room is opened any
 // more, and the engine and /readyz are told why; the open room ends and its pages
 // come free on what was set aside. With room again, rooms open again. When that
@@ -90,8 +48,9 @@ func unless(err, expected error) error {
 // life has all that was acknowledged.
 func TestFullDiskEndsOpenRoomsAndOpensNone(t *testing.T) {
 	dc, pc := testConfig(t, "decode", "d0"), testConfig(t, "prefill", "p0")
-	disk := smallDisk(t, "2m")
-	dc.DataDir, dc.Log.SegmentBytes = filepath.Join(disk, "d0"), 256<<10
+	disk := disktest.Tmpfs(t, shortDir(t), 24<<20)
+	room := disk.Leave(t, 2<<20)
+	dc.DataDir, dc.Log.SegmentBytes = filepath.Join(disk.Dir, "d0"), 256<<10
 	q := startPair(t, pc, dc, 4096)
 	prepared := func() bool {
 		st, err := os.Stat(filepath.Join(dc.LogDir(), "next.tmp"))
@@ -100,7 +59,7 @@ func TestFullDiskEndsOpenRoomsAndOpensNone(t *testing.T) {
 	until(t, "a segment is prepared ahead", prepared)
 	q.open(1, 1)
 	q.open(2, 2)
-	free := fillUp(t, disk)
+	free := disk.Leave(t, 0)
 
 	open := func(room uint64) error {
 		_, err := q.d.client.OpenReceive(testContext(t), connect.NewRequest(&enginepb.OpenReceiveRequest{Room: room, Pages: []uint32{3}, Prefill: "p0"}))
@@ -148,7 +107,7 @@ func TestFullDiskEndsOpenRoomsAndOpensNone(t *testing.T) {
 	abort(3)
 	until(t, "a segment is prepared again", prepared)
 
-	fillUp(t, disk)
+	disk.Leave(t, 0)
 	acked := uint64(0)
 	for write(1, 1) == nil {
 		acked = q.d.node.store.Durable()
@@ -163,9 +122,7 @@ func TestFullDiskEndsOpenRoomsAndOpensNone(t *testing.T) {
 	q.d.stop()
 	<-q.d.ended
 	q.d.http.CloseIdleConnections()
-	if err := unix.Mount("tmpfs", disk, "tmpfs", unix.MS_REMOUNT, "size=16m"); err != nil {
-		t.Fatal(err)
-	}
+	room()
 	q.d.start(q.dc)
 	if last := q.d.node.store.Durable(); last < acked || len(damaged(t, dc)) != 0 {
 		t.Errorf("the next life goes on at %d, %d were acknowledged; set aside: %q", last, acked, damaged(t, dc))
@@ -173,4 +130,45 @@ func TestFullDiskEndsOpenRoomsAndOpensNone(t *testing.T) {
 	if err := open(4); err != nil {
 		t.Errorf("the next life: %v", err)
 	}
+}
+
+// The file system under a decode node's log fails and becomes read-only while a
+// room is open: engines are told, the node ends and says why, and its next life, on
+// the disk mounted again, has all that was acknowledged and the room with it.
+func TestBrokenDiskEndsTheNode(t *testing.T) {
+	dc, pc := testConfig(t, "decode", "d0"), testConfig(t, "prefill", "p0")
+	disk := disktest.Ext4(t, shortDir(t), 24<<20)
+	dc.DataDir, dc.Log.SegmentBytes = filepath.Join(disk.Dir, "d0"), 256<<10
+	q := startPair(t, pc, dc, 4096)
+	q.open(1, 1)
+	disk.Break(t)
+	acked := uint64(0)
+	for {
+		_, err := q.d.client.ReportPage(testContext(t), connect.NewRequest(&enginepb.ReportPageRequest{
+			Room: 1, Page: 1, To: "d0/0", Detail: strings.Repeat("x", 1000),
+		}))
+		if err != nil {
+			break
+		}
+		acked = q.d.node.store.Durable()
+	}
+	if n := q.d.await(enginepb.Notice_KIND_LOG_FAILED, 0); n.Reason == "" {
+		t.Error("engines are not told why")
+	}
+	<-q.d.node.Done()
+	if err := q.d.node.Err(); !errors.Is(err, store.ErrPoisoned) || !errors.IsAny(err, unix.EROFS, unix.EIO) {
+		t.Errorf("the node ended with %v", err)
+	}
+	q.d.stop()
+	<-q.d.ended
+	q.d.http.CloseIdleConnections()
+	disk.Repair(t)
+	q.d.start(q.dc)
+	if last := q.d.node.store.Durable(); last < acked || len(damaged(t, dc)) != 0 {
+		t.Errorf("the next life goes on at %d, %d were acknowledged; set aside: %q", last, acked, damaged(t, dc))
+	}
+	if _, err := q.d.client.Abort(testContext(t), connect.NewRequest(&enginepb.AbortRequest{Room: 1})); err != nil {
+		t.Error(err)
+	}
+	q.d.await(enginepb.Notice_KIND_RELEASED, 1)
 }
