@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/grpcreflect"
 	"github.com/cockroachdb/errors"
 
+	"github.com/pdlog/pdlog/node/callserver"
 	"github.com/pdlog/pdlog/node/enginepb"
 	"github.com/pdlog/pdlog/projector"
 )
@@ -31,16 +32,31 @@ type engine struct {
 var _ enginepb.EngineHandler = (*engine)(nil)
 
 // engineServer serves the engine API, health and the status page on the unix
-// socket. HTTP/2 comes without TLS there, for gRPC clients.
-func (n *Node) engineServer() *http.Server {
+// socket. HTTP/2 comes without TLS there, for gRPC clients; calls with one
+// message each way are served by the goroutine of their connection.
+func (n *Node) engineServer() *callserver.Server {
 	var p http.Protocols
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
-	return &http.Server{
+	return callserver.New(&http.Server{
 		Handler: n.engineHandler(), Protocols: &p, ReadHeaderTimeout: 5 * time.Second, ConnContext: withPassed,
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
-	}
+	}, isCall)
 }
+
+// calls are the paths of the engine API's calls with one message each way.
+var calls = func() map[string]bool {
+	out := map[string]bool{}
+	s := enginepb.File_engine_proto.Services().ByName("Engine")
+	for i := range s.Methods().Len() {
+		if m := s.Methods().Get(i); !m.IsStreamingClient() && !m.IsStreamingServer() {
+			out["/"+string(s.FullName())+"/"+string(m.Name())] = true
+		}
+	}
+	return out
+}()
+
+func isCall(path []byte) bool { return calls[string(path)] }
 
 // engineHandler is everything that is served to an engine and to operators:
 // the API, gRPC's health and reflection services, probes, metrics, profiles.

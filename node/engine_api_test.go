@@ -16,6 +16,8 @@ import (
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/pdlog/pdlog/node/engineclient"
 	"github.com/pdlog/pdlog/node/enginepb"
@@ -77,11 +79,35 @@ func TestMemoryIsPassedAsADescriptor(t *testing.T) {
 	q.d.mem[0] = m
 	q.run(41, []uint32{2, 3})
 	q.finish(41)
+	passInHTTP10(t, q.d.node.Socket(), m.FD(), req().Msg)
 	dmabuf := req()
 	dmabuf.Msg.Kind = enginepb.MemoryKind_MEMORY_KIND_DMABUF
 	c = engineclient.Dial(q.d.node.Socket()).Passing(m.FD())
 	if _, err := c.RegisterMemory(testContext(t), dmabuf); err == nil || !strings.Contains(err.Error(), "dma-buf") {
 		t.Fatalf("a dma-buf gives %v", err)
+	}
+}
+
+// passInHTTP10 registers the memory once more, in a request that the loop of
+// callserver hands to net/http: the descriptor was read before.
+func passInHTTP10(t *testing.T, socket string, fd int, req *enginepb.RegisterMemoryRequest) {
+	t.Helper()
+	body, err := protojson.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // a test's connection
+	text := fmt.Appendf(nil, "POST /pdlog.engine.v1.Engine/RegisterMemory HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	if _, _, err := c.WriteMsgUnix(text, unix.UnixRights(fd), nil); err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(c)
+	if err != nil || !bytes.HasPrefix(said, []byte("HTTP/1.0 200 OK\r\n")) || !bytes.Contains(said, []byte(`"ready":true`)) {
+		t.Fatalf("have %q, %v", said, err)
 	}
 }
 

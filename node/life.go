@@ -21,9 +21,16 @@ const (
 
 // server is one HTTP server of the node.
 type server struct {
-	http *http.Server
+	http httpServer
 	ln   net.Listener
 	name string
+}
+
+// httpServer is what the node needs of an HTTP server.
+type httpServer interface {
+	Serve(ln net.Listener) error
+	Shutdown(ctx context.Context) error
+	Close() error
 }
 
 // listen opens the listeners: the engine API's socket and, on prefill, the
@@ -95,11 +102,7 @@ func (n *Node) serve() {
 	}
 	for _, s := range n.servers {
 		n.background.Go(func() {
-			serve := s.http.Serve
-			if s.http.TLSConfig != nil {
-				serve = func(ln net.Listener) error { return s.http.ServeTLS(ln, "", "") }
-			}
-			if err := serve(s.ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			if err := s.http.Serve(s.ln); err != nil && !errors.Is(err, http.ErrServerClosed) {
 				n.log.Error("server ended", "server", s.name, "err", err)
 			}
 		})

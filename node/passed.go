@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/cockroachdb/errors"
 	"golang.org/x/sys/unix"
@@ -38,6 +39,9 @@ type passingConn struct {
 	fds    []int
 	closed bool
 }
+
+// SyscallConn implements syscall.Conn.
+func (c *passingConn) SyscallConn() (syscall.RawConn, error) { return c.unix.SyscallConn() }
 
 // Read implements net.Conn.
 func (c *passingConn) Read(b []byte) (int, error) {

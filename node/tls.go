@@ -116,9 +116,15 @@ func (n *Node) listenEngine(ctx context.Context) error {
 		return errors.Wrap(err, "engine.listen: listen")
 	}
 	n.engineAddr = ln.Addr().String()
-	n.servers = append(n.servers, &server{name: "engine API on TCP", ln: ln, http: &http.Server{
+	n.servers = append(n.servers, &server{name: "engine API on TCP", ln: ln, http: tlsServer{&http.Server{
 		Handler: n.engineHandler(), ReadHeaderTimeout: 5 * time.Second, TLSConfig: settings,
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
-	}})
+	}}})
 	return nil
 }
+
+// tlsServer serves with the certificates of its TLSConfig.
+type tlsServer struct{ *http.Server }
+
+// Serve accepts connections with TLS.
+func (s tlsServer) Serve(ln net.Listener) error { return s.ServeTLS(ln, "", "") }
