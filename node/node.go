@@ -278,7 +278,7 @@ func (n *Node) openStore(ctx context.Context, snap *store.Snapshot) error {
 	}
 	l, rec, err := store.Open(ctx, n.cfg.LogDir(), opts)
 	if err != nil {
-		return errors.Wrapf(err, "open log %s", n.cfg.LogDir())
+		return err
 	}
 	n.store, n.root = l, rec.Root
 	n.out.durable.Store(l.Durable())

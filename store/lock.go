@@ -60,7 +60,7 @@ func tryLock(dir string, info LockInfo) (*os.File, error) {
 		holder := readLock(f)
 		_ = f.Close() // the lock is somebody else's
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, errors.Wrapf(ErrLocked, "open log %s: held by %s; stop that process or use another data directory", dir, holder)
+			return nil, errors.Wrapf(ErrLocked, "held by %s; stop that process or use another data directory", holder)
 		}
 		return nil, errors.Wrapf(err, "lock %s", lockPath(dir))
 	}

@@ -92,11 +92,11 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, *Recovered, erro
 		return nil, nil, errors.Newf("open log: commit mode is %q, want %s or %s", opts.Commit, OneSync, TwoSync)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, nil, errors.Wrap(err, "create log directory")
+		return nil, nil, errors.Wrapf(err, "open log %s", dir)
 	}
 	lock, err := takeLock(dir, LockInfo{PID: os.Getpid(), Since: began, Node: opts.Node, Socket: opts.Socket})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, errors.Wrapf(err, "open log %s", dir)
 	}
 	l := &Log{
 		opts: opts, dir: dir, lock: lock, log: opts.Logger,
@@ -107,7 +107,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, *Recovered, erro
 	}
 	rec, err := l.recover(ctx)
 	if err != nil {
-		return nil, rec, errors.CombineErrors(l.undo(err), l.closeFiles())
+		return nil, rec, errors.CombineErrors(errors.Wrapf(l.undo(err), "open log %s", dir), l.closeFiles())
 	}
 	rec.Took = time.Since(began)
 	l.startSeq, l.startChain = l.pos.Seq, l.pos.Chain
@@ -204,7 +204,7 @@ func (l *Log) verify(ctx context.Context) (*Recovered, error) {
 	rec.Empty = l.pos.Seq == 0
 	if len(segs) > 0 {
 		if chk.meta.Node != l.opts.Node {
-			return rec, errors.Wrapf(ErrWrongNode, "open log %s: it is of %q, this node is %q", l.dir, chk.meta.Node, l.opts.Node)
+			return rec, errors.Wrapf(ErrWrongNode, "it is of %q, this node is %q", chk.meta.Node, l.opts.Node)
 		}
 		l.id = chk.meta.LogID
 		rec.LogID, rec.LastSeq, rec.LastHLC, rec.LastChain = l.id, l.pos.Seq, l.pos.HLC, l.pos.Chain
@@ -228,14 +228,14 @@ func (l *Log) verify(ctx context.Context) (*Recovered, error) {
 	switch {
 	case haveHead && h.seq > l.pos.Seq:
 		rec.HeadAhead = true
-		return rec, errors.Wrapf(ErrHeadAhead, "open log %s: head says record %d, the %d segments end at %d: acknowledged events are missing",
-			l.dir, h.seq, len(segs), l.pos.Seq)
+		return rec, errors.Wrapf(ErrHeadAhead, "head says record %d, the %d segments end at %d: acknowledged events are missing",
+			h.seq, len(segs), l.pos.Seq)
 	case chk.headSeen && chk.headChain != h.chain:
-		return rec, errors.Wrapf(ErrHeadMismatch, "open log %s: record %d: head has chain %08x, segments have %08x",
-			l.dir, h.seq, h.chain, chk.headChain)
+		return rec, errors.Wrapf(ErrHeadMismatch, "record %d: head has chain %08x, segments have %08x",
+			h.seq, h.chain, chk.headChain)
 	case l.opts.NotBelow > l.pos.Seq && (len(segs) == 0 || l.opts.NotBelowID == LogID{} || l.opts.NotBelowID == l.id):
-		return rec, errors.Wrapf(ErrBehind, "open log %s: it ends at record %d, others remember %d: an old copy, or its end was lost",
-			l.dir, l.pos.Seq, l.opts.NotBelow)
+		return rec, errors.Wrapf(ErrBehind, "it ends at record %d, others remember %d: an old copy, or its end was lost",
+			l.pos.Seq, l.opts.NotBelow)
 	}
 	return rec, nil
 }
