@@ -69,8 +69,11 @@ deps-test: deps
 	-$(call apt,chromium)
 	-$(call apt,spin)
 
+# One package more than there are cores at a time: many wait for disks, servers
+# and deadlines.
+TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 test: build deps-test ## all tests, with the race detector, those on Soft-RoCE in QEMU (10 rounds), and the ladder's table
-	@rows=$$(mktemp); rc=0; PDLOG_LADDER=$$rows $(GO) test -race -count=1 -timeout 15m ./... || rc=$$?; \
+	@rows=$$(mktemp); rc=0; PDLOG_LADDER=$$rows $(GO) test -race -count=1 -p $(TEST_JOBS) -timeout 15m ./... || rc=$$?; \
 	RXE_ROUNDS=$${RXE_ROUNDS:-10} RXE_FAULTS= test/rxe/run.sh || rc=1; \
 	$(GO) run ./test/ladder/cmd/pdladder $$rows || rc=1; rm -f $$rows; exit $$rc
 
