@@ -281,6 +281,7 @@ type ConfigError struct {
 	Key  string // empty: the file as a whole
 	File string // empty: the value does not come from a file
 	Line int    // of the key in the file, 0 = not known
+	Env  string // the environment variable with its value, "PDNODE_PAGES=lots"; empty: it does not come from one
 	Why  string
 }
 
@@ -295,6 +296,8 @@ func (e *ConfigError) Error() string {
 		text = fmt.Sprintf("%s:%d: %s", e.File, e.Line, text)
 	case e.File != "":
 		text = e.File + ": " + text
+	case e.Env != "":
+		text = e.Env + ": " + text
 	}
 	return text
 }

@@ -98,7 +98,7 @@ func Load(path string, environ []string, flags *pflag.FlagSet) (*Loaded, error) 
 		return nil, err
 	}
 	if err := l.Validate(); err != nil {
-		return nil, inFile(path, l.origin, err)
+		return nil, l.place(err)
 	}
 	return l, nil
 }
@@ -124,7 +124,7 @@ func load(path string, environ []string, flags *pflag.FlagSet) (*Loaded, error) 
 		err = merge(file, OriginFile)
 	}
 	if err != nil {
-		return nil, inFile(path, nil, err)
+		return nil, inFile(path, err)
 	}
 	env, err := envLayer(environ, keys)
 	if err != nil {
@@ -137,15 +137,15 @@ func load(path string, environ []string, flags *pflag.FlagSet) (*Loaded, error) 
 		return nil, err
 	}
 	l := &Loaded{origin: origin, path: path}
-	if err := unmarshal(k, &l.Config, origin); err != nil {
-		return nil, inFile(path, origin, err)
-	}
 	for _, key := range keys {
 		from := origin[key]
 		if from == "" {
 			from = OriginDefault
 		}
 		l.settings = append(l.settings, Setting{Key: key, Value: settingText(key, k.Get(key)), Origin: from})
+	}
+	if err := unmarshal(k, &l.Config, origin); err != nil {
+		return nil, l.place(err)
 	}
 	return l, nil
 }
@@ -324,16 +324,33 @@ func flagLayer(flags *pflag.FlagSet, keys []string) map[string]any {
 	return out
 }
 
-// inFile says in which file a bad value stands, if it comes from one. origin
-// nil: it does.
-func inFile(path string, origin map[string]string, err error) error {
+// place says where a bad value comes from: which line of the file, or which
+// variable.
+func (l *Loaded) place(err error) error {
 	var c *ConfigError
 	if !errors.As(err, &c) {
 		return err
 	}
-	if from := origin[c.Key]; origin == nil || from == OriginFile || from == "" {
-		c.File, c.Line = path, lineOf(path, c.Key)
+	switch l.origin[c.Key] {
+	case OriginFile, "":
+		return inFile(l.path, err)
+	case OriginEnv:
+		for _, s := range l.settings {
+			if s.Key == c.Key {
+				c.Env = EnvName(c.Key) + "=" + oneLine(s.Value)
+			}
+		}
 	}
+	return c
+}
+
+// inFile says in which file a bad value stands, and in which line.
+func inFile(path string, err error) error {
+	var c *ConfigError
+	if !errors.As(err, &c) {
+		return err
+	}
+	c.File, c.Line = path, lineOf(path, c.Key)
 	return c
 }
 
@@ -393,7 +410,7 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // CheckFiles reads the files that the configuration names, as the start does. The
 // error is one line that names the key, like that of Load.
-func (l *Loaded) CheckFiles() error { return inFile(l.path, l.origin, l.checkFiles()) }
+func (l *Loaded) CheckFiles() error { return l.place(l.checkFiles()) }
 
 func (c *Config) checkFiles() error {
 	if c.SocketGroup != "" {
