@@ -326,7 +326,8 @@ func (e *engine) ForceRelease(ctx context.Context, req *connect.Request[enginepb
 	return e.do(ctx, projector.ForceRelease{Room: req.Msg.Room})
 }
 
-// Fence fences what one room, or every room, still waits for. It takes rooms
+// Fence fences what one room still waits for, or a peer in every room that
+// waits for it: other peers of these rooms may answer yet. It takes rooms
 // that have failed: the writers of one that is open are at work, and an abort
 // comes first.
 func (e *engine) Fence(ctx context.Context, req *connect.Request[enginepb.FenceRequest]) (*connect.Response[enginepb.FenceResponse], error) {
@@ -360,7 +361,7 @@ func (e *engine) Fence(ctx context.Context, req *connect.Request[enginepb.FenceR
 	}
 	var fenced uint64
 	for _, room := range rooms {
-		_, err := e.do(ctx, projector.FenceRoom{Room: room})
+		_, err := e.do(ctx, projector.FenceRoom{Room: room, Peer: q.Peer})
 		if err == nil {
 			fenced++
 		} else if q.Peer == "" || connect.CodeOf(err) == connect.CodeUnavailable {

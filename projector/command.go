@@ -175,8 +175,17 @@ type AbortRoom struct {
 // ForceRelease is an operator's forced release (marked unsafe).
 type ForceRelease struct{ Room uint64 }
 
-// FenceRoom is an operator's order to fence what a room still waits for.
-type FenceRoom struct{ Room uint64 }
+// FenceRoom is an operator's order to fence what a room still waits for: all of
+// it, or the ranks of one peer, which may have keys that others have not.
+type FenceRoom struct {
+	Room uint64
+	Peer string // a node, or one rank of it; empty = all
+}
+
+// reaches: the order is about this rank.
+func (c FenceRoom) reaches(r RankID) bool {
+	return c.Peer == "" || c.Peer == string(r) || c.Peer == r.Node()
+}
 
 // PageReport is the engine's own finding that bytes of a page are wrong.
 type PageReport struct {

@@ -204,8 +204,14 @@ func (m *Machine) force(c ForceRelease) {
 // fenceRoom is an operator's order; it works under any policy.
 func (m *Machine) fenceRoom(c FenceRoom) {
 	for _, key := range m.incarnations(c.Room) {
-		if r := m.st.Rooms[key]; r.Outcome == OutcomeFailed {
-			m.fenceMissing(r, "operator", 0)
+		r := m.st.Rooms[key]
+		if r.Outcome != OutcomeFailed {
+			continue
+		}
+		for _, p := range r.Pairs {
+			if p.owesEvidence() && c.reaches(p.Rank) {
+				m.startFence(r, p, "operator", 0)
+			}
 		}
 	}
 }

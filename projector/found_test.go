@@ -82,6 +82,35 @@ func TestHeldUseIsReachedByNumber(t *testing.T) {
 	}
 }
 
+// An order about one rank is none about the others of its rooms.
+func TestFenceOfARankLeavesTheOthers(t *testing.T) {
+	for _, c := range []struct {
+		peer string
+		want []RankID
+	}{
+		{"p/1", []RankID{"p/1"}},
+		{"p", []RankID{"p/0", "p/1"}},
+		{"", []RankID{"p/0", "p/1"}},
+		{"q", nil},
+		{"p/", nil},
+	} {
+		m, seq := decodeWith(t, events.FenceKind_FENCE_KIND_HARD)
+		m.Step(At(t0), AbortRoom{Room: 5})
+		fs := fences(m.Step(At(t0+1), FenceRoom{Room: 5, Peer: c.peer}))
+		var have []RankID
+		for _, f := range fs {
+			have = append(have, f.Rank)
+			m.Step(At(t0+2), FenceResult{RoomSeq: seq, Lease: f.Lease, Evidence: events.FenceKind_FENCE_KIND_HARD})
+		}
+		if !slices.Equal(have, c.want) {
+			t.Errorf("a fence of %q reaches %v, want %v", c.peer, have, c.want)
+		}
+		if released := m.State().Rooms[seq] == nil; released != (len(c.want) == 2) {
+			t.Errorf("a fence of %q: released %v", c.peer, released)
+		}
+	}
+}
+
 func TestAckOfNoIncarnationProvesNothing(t *testing.T) {
 	m, seq := decodeWith(t, events.FenceKind_FENCE_KIND_HARD)
 	m.Step(At(t0), AbortRoom{Room: 5})

@@ -165,7 +165,7 @@ func (n *node) feedRoom(now projector.Instant, r *room, e *events.Event) {
 		n.fenceDone(now, r, replay.PairKey{Rank: e.Rank, To: p.FenceFailed.GetTo()}, events.FenceKind_FENCE_KIND_NONE)
 	case *events.Event_FenceStarted:
 		if p.FenceStarted.GetWhy() == "operator" {
-			n.step(now, projector.FenceRoom{Room: r.number})
+			n.step(now, projector.FenceRoom{Room: r.number, Peer: e.Rank})
 			return
 		}
 		n.step(now, projector.Tick{})
