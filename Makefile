@@ -282,7 +282,8 @@ package: build $(TOOLS)/nfpm-$(NFPM_VERSION) ## bin/pdlog_VERSION_ARCH.deb, with
 	GOARCH=$(DEB_ARCH) VERSION=$(VERSION) $(TOOLS)/nfpm-$(NFPM_VERSION) package -f deploy/packages/nfpm.yaml -p deb -t $(BIN)/pdlog_$(VERSION)_$(DEB_ARCH).deb
 
 # What cannot be had here is named at the end; what is found wrong fails.
-check-packages: ## package, unit, alerts, metrics, chart, manifests and schemas, by the tools of their trades
+check-packages: ## package, unit, alerts, metrics, chart, manifests, schemas and the Python client, by the tools of their trades
+	-$(call apt,mypy)
 	@TOOLS=$(TOOLS) GO=$(GO) HELM=$(TOOLS)/helm-$(HELM_VERSION) DEB=$(BIN)/pdlog_$(VERSION)_$(DEB_ARCH).deb deploy/check.sh
 
 clean: ## remove what was built

@@ -124,6 +124,16 @@ else
 	without "AsyncAPI parser" "no npm on this machine"
 fi
 
+# ---- the Python client says that it is typed
+if command -v mypy >/dev/null; then
+	for what in pdlog "tests examples"; do
+		# shellcheck disable=SC2086 # words
+		check "mypy --strict: clients/python, $what" env -C clients/python mypy --strict --python-version 3.10 --cache-dir "$scratch/mypy" $what
+	done
+else
+	without mypy "Debian's package mypy is not installed"
+fi
+
 # ---- known vulnerabilities
 check govulncheck make --no-print-directory vuln
 sed -n 's/^Your code/      the code/p' "$scratch/out"

@@ -18,6 +18,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
 STREAM = "PDLOG_AUDIT"
@@ -59,7 +60,7 @@ class Nats:
     def publish(self, subject: str, reply: str, body: bytes) -> None:
         self._send(f"PUB {subject} {reply} {len(body)}\r\n", body + b"\r\n")
 
-    def messages(self):
+    def messages(self) -> Iterator[tuple[int, str, str, str, bytes]]:
         """Gives (sid, subject, reply, status, body) for ever; status is that of a
         message without a body, such as 503 when nobody answers. Sid 0 is a PONG."""
         while True:

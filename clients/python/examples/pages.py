@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
@@ -61,11 +62,11 @@ def prefill(args: argparse.Namespace) -> dict[str, int]:
     return out
 
 
-def decode(args: argparse.Namespace) -> dict[str, object]:
+def decode(args: argparse.Namespace) -> dict[str, Any]:
     # As many aux rows as the node is configured with: by default as pages, at least 64.
     memory = SharedMemory(args.pool, args.page_bytes, aux_rows=max(args.pool, 64), name="decode")
     freed: list[int] = []
-    out: dict[str, object] = {"received": 0, "aborted": 0, "corrupt": 0, "bases": []}
+    out: dict[str, Any] = {"received": 0, "aborted": 0, "corrupt": 0, "bases": []}
     bases: set[str] = set()
     count = {"received": 0, "aborted": 0, "corrupt": 0}
     with KVManager(args.socket, [memory], on_released=lambda room, _seq: freed.append(room)) as mgr:
@@ -156,7 +157,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.role is None:
         return both(args)
-    out = prefill(args) if args.role == "prefill" else decode(args)
+    out: dict[str, Any] = prefill(args) if args.role == "prefill" else decode(args)
     print(json.dumps(out))
     return 1 if out.get("corrupt") else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from typing import Any, TypeVar
@@ -284,4 +285,4 @@ class AsyncClient:
                 await connection.close()
         if head.status != 200:
             raise from_response(head.status, body)
-        return t.load(call.answer, http.json.loads(body))
+        return t.load(call.answer, json.loads(body))

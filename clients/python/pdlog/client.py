@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import threading
@@ -368,7 +369,7 @@ class Client:
             self._give_back(connection, keep)
         if head.status != 200:
             raise from_response(head.status, body)
-        return t.load(call.answer, http.json.loads(body))
+        return t.load(call.answer, json.loads(body))
 
     def _connection(self) -> _Connection:
         while True:

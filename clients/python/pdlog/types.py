@@ -298,7 +298,8 @@ def load(cls: type[T], obj: Any) -> T:
     """Build a dataclass from its protobuf JSON form."""
     if not isinstance(obj, dict):
         raise ValueError(f"{cls.__name__}: want an object, have {type(obj).__name__}")
-    return cls(**{name: make(obj[key]) for name, key, make in _plan(cls) if key in obj})
+    kind: type = cls
+    return cls(**{name: make(obj[key]) for name, key, make in _plan(kind) if key in obj})
 
 
 @functools.cache

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import unittest
+from typing import Any
 
 from pdlog import Notice, NoticeKind, PagesBusy, Refused, RoomView, Status, _calls, _http
+from pdlog._http import Reader
 from pdlog.errors import BadRequest, CallFailed, Unavailable, from_connect, from_response
 from pdlog.types import Destination, load
 
 MAX = (1 << 64) - 1
 
 
-def drive(reader, data: bytes):
+def drive(reader: Reader, data: bytes) -> tuple[Any, bytes]:
     """Feed a reader from bytes."""
     want, at = next(reader), 0
     while True:
@@ -120,7 +122,7 @@ class Http(unittest.TestCase):
             drive(_http.read_chunk(), b"zz\r\n")
 
     def test_envelopes_however_they_are_cut(self) -> None:
-        def envelope(flags: int, message: dict) -> bytes:
+        def envelope(flags: int, message: dict[str, Any]) -> bytes:
             body = json.dumps(message).encode()
             return bytes([flags]) + len(body).to_bytes(4, "big") + body
 

@@ -8,12 +8,15 @@ import statistics
 import threading
 import time
 import unittest
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from pdlog import (
     AsyncClient,
     BadRequest,
     Client,
     DeadlineExceeded,
+    Notice,
     NoticeKind,
     PagesBusy,
     Point,
@@ -44,7 +47,8 @@ class Live(unittest.TestCase):
             time.sleep(0.01)
 
     def tearDown(self) -> None:
-        for c in (self.p, self.d, self.pm, self.dm):
+        ends: tuple[Client | SharedMemory, ...] = (self.p, self.d, self.pm, self.dm)
+        for c in ends:
             c.close()
 
     def test_a_room_number_above_what_floats_hold(self) -> None:
@@ -66,7 +70,8 @@ class Live(unittest.TestCase):
         self.assertEqual(self.d.pages().free, POOL)
 
     def test_refusals_of_the_wrong_side(self) -> None:
-        for call in (lambda: self.d.open_receive(1 << 63, count=1), lambda: self.p.open_send(1 << 63)):
+        calls: tuple[Callable[[], Any], ...] = (lambda: self.d.open_receive(1 << 63, count=1), lambda: self.p.open_send(1 << 63))
+        for call in calls:
             with self.assertRaises(BadRequest):
                 call()
         with self.assertRaises(BadRequest):
@@ -188,7 +193,7 @@ class Live(unittest.TestCase):
         print(f"round trip: p50 {statistics.median(took) * 1e6:.0f} us of {len(took)}")
         self.assertEqual(len(self.d._idle), 1, "one connection serves calls that follow each other")
 
-    def until(self, notices, kind: NoticeKind, room: int = 0):
+    def until(self, notices: Iterable[Notice], kind: NoticeKind, room: int = 0) -> Notice:
         for n in notices:
             if n.kind is kind and n.room == room:
                 return n
