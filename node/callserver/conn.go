@@ -55,10 +55,11 @@ func newConn(d *divider, nc net.Conn, sc syscall.Conn) *conn {
 	return c
 }
 
-// shut ends a connection from another goroutine.
+// shut ends a connection from another goroutine: it is closed before a handler
+// hears of it, which could only say that it was interrupted.
 func (c *conn) shut() {
-	c.end()
 	_ = c.nc.Close() // the loop sees it
+	c.end()
 }
 
 // serve is the life of a connection.
@@ -74,7 +75,6 @@ func (c *conn) serve() {
 		}
 		c.d.s.forget(c)
 	}()
-	c.limit(c.d.s.http.ReadHeaderTimeout) // of the first head, from the connection's beginning
 	for first := true; ; first = false {
 		if !first && !c.idle() {
 			return
@@ -120,7 +120,8 @@ func (c *conn) idle() bool {
 	return err == nil
 }
 
-// head waits for the head of a request; more: the connection is at its end, or
+// head waits for the head of a request, the first one from the connection's
+// beginning on, ReadHeaderTimeout at most; more: the connection is at its end, or
 // was too slow.
 func (c *conn) head() verdict {
 	h := head{calls: c.d.s.calls}

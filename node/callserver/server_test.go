@@ -105,7 +105,7 @@ var callNames = func() map[string]bool {
 	for _, name := range []string{"Poll", "Abort", "Finish", "Drain", "Clear", "Publish"} {
 		out[root+name] = true
 	}
-	for _, name := range []string{"absent", "nothing", "empty", "forbidden-body", "sniffed", "packed", "closing", "length", "strange", "long", "request"} {
+	for _, name := range []string{"absent", "nothing", "empty", "forbidden-body", "sniffed", "packed", "closing", "length", "strange", "long", "late", "request"} {
 		out["/raw/"+name] = true
 	}
 	return out
@@ -156,6 +156,15 @@ func (a *api) handler() http.Handler {
 	})
 	mux.HandleFunc("/raw/long", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(bytes.Repeat([]byte("0123456789"), 100_000))
+	})
+	mux.HandleFunc("/raw/late", func(_ http.ResponseWriter, r *http.Request) { // waits on the context before it reads the body
+		left := r.Context().Done()
+		a.began <- struct{}{}
+		<-a.hold
+		_, err := io.ReadAll(r.Body)
+		a.began <- struct{}{}
+		<-left
+		a.left <- errors.Join(err, r.Context().Err())
 	})
 	mux.HandleFunc("/raw/request", func(w http.ResponseWriter, r *http.Request) {
 		b, err := io.ReadAll(r.Body)
@@ -267,6 +276,12 @@ func ask(t *testing.T, c net.Conn, r *bufio.Reader, text string) (*http.Response
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Fatal(err)
 	}
+	return answered(t, r)
+}
+
+// answered reads one answer to its end.
+func answered(t *testing.T, r *bufio.Reader) (*http.Response, string) {
+	t.Helper()
 	res, err := http.ReadResponse(r, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -354,6 +369,33 @@ func TestACallerThatLeavesEndsItsCall(t *testing.T) {
 	}
 }
 
+// A body that nobody has read while somebody waits on the context is no next
+// request, and the caller's leaving is heard after it.
+func TestACallerThatLeavesAfterItsBodyEndsItsCall(t *testing.T) {
+	a := newAPI()
+	r := start(t, a)
+	c := dial(t, r.path)
+	if _, err := io.WriteString(c, raw("/raw/late", usual+"Content-Length: 4\r\n", "")); err != nil {
+		t.Fatal(err)
+	}
+	<-a.began
+	if _, err := io.WriteString(c, "1234"); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(20 * watchAfter) // longer than a watch would take to begin
+	close(a.hold)
+	<-a.began
+	_ = c.Close()
+	select {
+	case err := <-a.left:
+		if err == nil || err.Error() != context.Canceled.Error() {
+			t.Errorf("the call ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("nobody heard the caller leave")
+	}
+}
+
 // A caller's next request is no leaving, and the connection is good for more
 // after a call that was watched.
 func TestAWatchedCallIsFollowedByOthers(t *testing.T) {
@@ -379,7 +421,7 @@ func TestAWatchedCallIsFollowedByOthers(t *testing.T) {
 		a.hold <- struct{}{}
 		want := []string{`{}`, `"4"`}
 		for _, part := range want[:1+map[bool]int{true: 1}[ahead]] {
-			if res, body := ask(t, c, in, ""); res.StatusCode != 200 || !strings.Contains(body, part) {
+			if res, body := answered(t, in); res.StatusCode != 200 || !strings.Contains(body, part) {
 				t.Fatalf("have %d %s", res.StatusCode, body)
 			}
 		}
@@ -421,7 +463,7 @@ func TestShutdownWaitsForAnswersAlone(t *testing.T) {
 	}
 	close(a.hold)
 	in := bufio.NewReader(busy)
-	res, body := ask(t, busy, in, "")
+	res, body := answered(t, in)
 	if res.StatusCode != 200 || !res.Close || body != "{}" {
 		t.Errorf("the answer under way is %d %q, close %v", res.StatusCode, body, res.Close)
 	}
