@@ -3,10 +3,13 @@
 //
 // A writer registers its source memory. The file behind it (a memfd, or a file
 // on a tmpfs) is passed to the target once, over the unix socket; from then on
-// a write is a descriptor of 80 bytes, and the target copies and answers. Every
-// copy of at most 256 KiB is bracketed by the lease, so Revoke is exact: its
-// evidence is reader_stopped, and the connection goes on. A source that is not
-// registered, or on another kind of file, crosses the socket as bytes.
+// a write is a descriptor of 80 bytes, and the target copies and answers. Both
+// lie in a ring that the two sides share; a side that sleeps is woken by a
+// message on the socket. With a build that knows of no ring they are messages
+// themselves. Every copy of at most 256 KiB is bracketed by the lease, so Revoke
+// is exact: its evidence is reader_stopped, and the connection goes on. A source
+// that is not registered, or on another kind of file, crosses the socket as
+// bytes.
 //
 // Whatever a peer does to its file, the target does not fault: it maps only
 // files with F_SEAL_SHRINK that are not of huge pages, and reads others by

@@ -17,6 +17,19 @@
 // in it and the target copies, in the same bracket. Memory of the writer that
 // is no file of this kind goes over the socket as payload.
 //
+// Beside pools go rings: memory of the writer's, passed once, in which its frames
+// and the target's answers lie, so that neither takes a system call. Who finds
+// nothing to do says so in a word of it and sleeps at the socket; who has
+// something for a sleeper clears the word and rings, by a message without
+// content. A sleeping writer is woken when half of what is on its way is
+// answered, when something was refused, and when the target has nothing more to
+// do. Frames with a payload or a descriptor go over the socket still; a frame in
+// the ring says when it is their turn, so there is one order. The peer may write
+// to the ring at any time: each of its words is read once and checked, each slot
+// is copied before it is looked at, and what is wrong ends the connection. The
+// target says in its answer to the hello that it takes a ring; without that word
+// none is offered, and an offer can be declined.
+//
 // Each transfer is answered once, after its last frame: success cumulatively,
 // a refusal on its own. The target's OnNotif has returned before the answer
 // leaves.

@@ -35,6 +35,8 @@ type Transport struct {
 	// to a unix socket that carries descriptors, as with Pools. The target
 	// tells its abstract name to who asks. Not with TLS.
 	Near bool
+
+	noRing bool // as a build that knows of none; for tests
 }
 
 // Open starts a domain; it listens on cfg.Listen if there is one.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/pdlog/pdlog/rdma"
 )
 
@@ -41,21 +43,17 @@ func (d *domain) Connect(ctx context.Context, p rdma.PeerInfo) (rdma.Endpoint, e
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	for range d.cfg.Conns {
-		c, err := d.dial(ctx, p.Endpoint)
+		l, err := d.dial(ctx, p.Endpoint)
 		if err != nil {
-			for _, o := range e.conns {
-				hangUp(o.conn) // nothing was sent
-			}
+			e.discard()
 			return nil, fmt.Errorf("connect to %s at %s: %w", p.Peer, p.Endpoint, err)
 		}
-		e.conns = append(e.conns, &outbound{e: e, conn: c, wake: make(chan struct{}, 1), pools: d.transport.pools(c)})
+		e.conns = append(e.conns, newOutbound(e, l))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		for _, o := range e.conns {
-			hangUp(o.conn)
-		}
+		e.discard()
 		return nil, fmt.Errorf("connect to %s: %w", p.Peer, rdma.ErrClosed)
 	}
 	d.endpoints[e] = struct{}{}
@@ -67,12 +65,26 @@ func (d *domain) Connect(ctx context.Context, p rdma.PeerInfo) (rdma.Endpoint, e
 	return e, nil
 }
 
-func (d *domain) dial(ctx context.Context, addr string) (net.Conn, error) {
+// link is a connection that has been greeted.
+type link struct {
+	conn net.Conn
+	ring *ring // nil: frames go over the socket
+}
+
+// discard lets go of connections that nothing was sent on.
+func (e *endpoint) discard() {
+	for _, o := range e.conns {
+		hangUp(o.conn)
+		o.ring.close()
+	}
+}
+
+func (d *domain) dial(ctx context.Context, addr string) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
 	if d.transport.Near && d.cfg.TLS == nil {
-		if c, err := d.dialAsking(ctx, addr); c != nil || err != nil {
-			return c, err
+		if l, err := d.dialAsking(ctx, addr); l != nil || err != nil {
+			return l, err
 		}
 	}
 	c, err := d.transport.Dial(ctx, addr)
@@ -83,13 +95,14 @@ func (d *domain) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err == nil && d.cfg.TLS != nil {
 		c = tls.Client(c, clientTLS(d.cfg.TLS, addr))
 	}
+	var l *link
 	if err == nil {
-		_, err = d.greet(ctx, c, 0)
+		l, err = d.join(ctx, c)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return c, nil
+	return l, nil
 }
 
 // clientTLS names the server that is dialled, if the configuration does not.
@@ -103,32 +116,69 @@ func clientTLS(cfg *tls.Config, addr string) *tls.Config {
 	return cfg
 }
 
-// greet says who we are. With flagAsk it gives the token of the target's near
-// listener, and the target waits for another hello.
-func (d *domain) greet(ctx context.Context, c net.Conn, flags uint16) (near nearToken, err error) {
-	if err := c.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
-		return near, err
+// join says who we are, and agrees with the target on a ring where one is of use.
+func (d *domain) join(ctx context.Context, c net.Conn) (*link, error) {
+	r, err := d.greet(ctx, c, 0)
+	if err != nil {
+		return nil, err
 	}
-	undo := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	defer undo()
+	l := &link{conn: c}
+	if r.frames&featureRing != 0 && d.transport.rings(c) {
+		l.ring, err = d.offerRing(ctx, c.(*net.UnixConn))
+	}
+	return l, err
+}
+
+// greet says who we are. With flagAsk the answer has the token of the target's
+// near listener, and the target waits for another hello.
+func (d *domain) greet(ctx context.Context, c net.Conn, flags uint16) (reply, error) {
 	h := header{op: opHello, flags: flags, length: uint32(len(d.cfg.Self))} //nolint:gosec // checked by Open
 	hello := make([]byte, headerLen, headerLen+len(d.cfg.Self))
 	h.encode(hello)
-	if _, err := c.Write(append(hello, d.cfg.Self...)); err != nil {
-		return near, err
+	return exchange(ctx, c, func() error {
+		_, err := c.Write(append(hello, d.cfg.Self...))
+		return err
+	})
+}
+
+// offerRing passes the memory of a ring. nil and no error: it can not be made
+// here, or the target does not take it.
+func (d *domain) offerRing(ctx context.Context, c *net.UnixConn) (*ring, error) {
+	r, fd, err := newRing()
+	if err != nil {
+		return nil, nil //nolint:nilerr,nilnil // no memory or no descriptor for one: the socket does as well
+	}
+	h := header{op: opRing, meta: ringVersion}
+	answer, err := exchange(ctx, c, func() error { return sendFile(c, &h, fd) })
+	_ = unix.Close(fd) // mapped, and passed or not
+	if err != nil || answer.frames&featureRing == 0 {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// exchange sends something of the handshake and waits for the answer.
+func exchange(ctx context.Context, c net.Conn, send func() error) (r reply, err error) {
+	if err := c.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
+		return r, err
+	}
+	undo := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer undo()
+	if err := send(); err != nil {
+		return r, err
 	}
 	var buf [replyLen]byte
 	if _, err := io.ReadFull(c, buf[:]); err != nil {
-		return near, fmt.Errorf("%w: %w", rdma.ErrHandshake, errors.Join(err, ctx.Err()))
+		return r, fmt.Errorf("%w: %w", rdma.ErrHandshake, errors.Join(err, ctx.Err()))
 	}
-	var r reply
 	if err := r.decode(buf[:]); err != nil || r.op != opHelloOK {
-		return near, fmt.Errorf("%w: op %d: %w", rdma.ErrHandshake, r.op, err)
+		return r, fmt.Errorf("%w: op %d: %w", rdma.ErrHandshake, r.op, err)
 	}
 	if !undo() {
-		return near, ctx.Err()
+		return r, ctx.Err()
 	}
-	return tokenOf(&r), c.SetDeadline(time.Time{})
+	return r, c.SetDeadline(time.Time{})
 }
 
 func (e *endpoint) Peer() rdma.PeerID { return e.peer }
@@ -247,6 +297,7 @@ func (e *endpoint) supervise() {
 	e.wg.Wait()
 	e.mu.Lock()
 	for _, o := range e.conns {
+		o.ring.close() // nobody reads or writes it any more
 		o.bury(e.err)
 	}
 	e.mu.Unlock()

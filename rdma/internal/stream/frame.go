@@ -27,9 +27,13 @@ const (
 	opWrite   = 2 // payload: the bytes
 	opPool    = 3 // no payload, a file descriptor comes with it: pool is its name from here on
 	opCopy    = 4 // no payload: the bytes are in a pool
+	opRing    = 5 // no payload, the file of a ring comes with it: an offer, answered by opHelloOK
+	opTurn    = 6 // in a ring alone: the next frame is on the socket
+	opBell    = 7 // on the socket beside a ring: there are frames in it
 	opHelloOK = 0x81
 	opAck     = 0x82 // every transfer up to seq that was not refused is in memory
 	opNak     = 0x83 // this one transfer was refused, wholly or in part
+	opRang    = 0x84 // on the socket beside a ring: there are answers in it, or room for frames
 )
 
 // Frame flags of a header.
@@ -40,6 +44,10 @@ const (
 	flagAsk     = 1 << 3 // of a hello: only asks for the near listener; another hello follows, or nothing
 	flagsKnown  = flagLast | flagPartial | flagSum | flagAsk
 )
+
+// featureRing is in reply.frames of an opHelloOK: the target takes an offer of a
+// ring, or has taken it. Builds that know of none send 0 there and do not look.
+const featureRing = 1
 
 var errFrame = errors.New("malformed frame")
 
@@ -118,6 +126,8 @@ func (h *header) decode(b []byte) error {
 		return nil
 	case h.op == opPool && h.length == 0 && h.pool > 0:
 		return nil
+	case (h.op == opRing || h.op == opTurn || h.op == opBell) && h.length == 0:
+		return nil
 	case h.op == opCopy && h.length > 0 && h.length <= maxFrame && h.seq > 0 && h.pool > 0:
 		return nil
 	default:
@@ -132,7 +142,7 @@ func (h *header) decode(b []byte) error {
 type reply struct {
 	op     byte
 	reason rdma.Refusal
-	frames uint32
+	frames uint32 // of opHelloOK: features
 	seq    uint64
 	placed uint64
 }
@@ -165,7 +175,7 @@ func (r *reply) decode(b []byte) error {
 	r.frames = binary.BigEndian.Uint32(b[4:])
 	r.seq = binary.BigEndian.Uint64(b[8:])
 	r.placed = binary.BigEndian.Uint64(b[16:])
-	if r.op != opHelloOK && r.op != opAck && r.op != opNak || binary.BigEndian.Uint32(b[24:]) != 0 {
+	if r.op < opHelloOK || r.op > opRang || binary.BigEndian.Uint32(b[24:]) != 0 {
 		return fmt.Errorf("%w: reply op %d", errFrame, r.op)
 	}
 	return nil

@@ -74,6 +74,7 @@ func TestBadHeadersAreRefused(t *testing.T) {
 		"copy of no pool":   func(h *header) { h.op, h.pool = opCopy, 0 },
 		"pool with payload": func(h *header) { h.op = opPool },
 		"pool without name": func(h *header) { h.op, h.length, h.pool = opPool, 0, 0 },
+		"ring with payload": func(h *header) { h.op = opRing },
 		"sequence 0":        func(h *header) { h.seq = 0 },
 		"unknown flag":      func(h *header) { h.flags = 0x8000 },
 		"unknown op":        func(h *header) { h.op = 9 },

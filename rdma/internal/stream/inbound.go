@@ -56,6 +56,17 @@ type inbound struct {
 	pools map[uint32]*pool
 	in    *lease // the lease of the frame before, most often of the next too
 
+	slot     [headerLen]byte // a frame of the ring, copied
+	ring     *ring           // nil: frames and answers go over the socket
+	joining  *ring           // accepted, and used once the writer has been told
+	turn     bool            // the next frame is on the socket; without a ring of no use
+	asleep   bool            // wordTargetIn was set
+	idle     bool            // nothing is left to do: the writer is to know all
+	crowded  bool            // the writer waits for slots
+	unrung   bool            // answers are in the ring that the writer may sleep over
+	urgent   bool            // one of them is a refusal
+	answered uint64
+
 	x       inTransfer
 	lastSeq uint64
 
@@ -65,7 +76,7 @@ type inbound struct {
 	acked     uint64 // highest seq that is to be acknowledged, 0 if none
 	held      int    // transfers that wait for their answer
 	heldBytes int
-	drained   bool // the socket had nothing more when step returned
+	due       bool // they wait no longer
 	err       error
 }
 
@@ -164,7 +175,11 @@ func (in *inbound) readHello() error {
 func (in *inbound) welcome() error {
 	in.d.joined(in.peer)
 	in.notifs = append(in.notifs, rdma.Notif{Kind: rdma.PeerConnected, Peer: in.peer, Conn: in.id})
-	in.replies = reply{op: opHelloOK}.append(in.replies)
+	hello := reply{op: opHelloOK}
+	if in.d.transport.rings(in.conn) {
+		hello.frames = featureRing
+	}
+	in.replies = hello.append(in.replies)
 	if err := in.flush(); err != nil {
 		return err
 	}
@@ -176,36 +191,37 @@ func (in *inbound) readRaw() error { return in.raw.Read(in.step) }
 // step reads as long as the socket has something, or until answers are due.
 // False: wait until it is readable again.
 func (in *inbound) step(fd uintptr) bool {
-	in.drained = false
+	if in.ring != nil {
+		return in.stepRing(int(fd)) //nolint:gosec // file descriptors are small
+	}
 	for in.err == nil {
 		if len(in.ahead) > 0 {
-			if err := in.feedAhead(); err != nil {
-				in.err = err
-			}
-			if in.held >= maxHeld || in.heldBytes >= maxHeldBytes {
-				return true
-			}
-			continue
-		}
-		n, err := in.readOnce(int(fd)) //nolint:gosec // file descriptors are small
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			in.drained = true
+			in.err = in.feedAhead()
+		} else if !in.readSocket(int(fd)) { //nolint:gosec // as above
 			return in.held > 0
-		case err != nil:
-			in.err = fmt.Errorf("%w: %w", rdma.ErrConnLost, err)
-		case n == 0:
-			in.err = io.EOF
-		case in.err != nil: // by what came along with the bytes
-		case len(in.ahead) > 0: // taken by the next turns
-		default:
-			in.err = in.advance(n)
 		}
-		if in.held >= maxHeld || in.heldBytes >= maxHeldBytes {
+		if in.held >= maxHeld || in.heldBytes >= maxHeldBytes || in.due {
 			return true
 		}
+	}
+	return true
+}
+
+// readSocket reads once and takes what came. False: there is nothing to read.
+func (in *inbound) readSocket(fd int) bool {
+	n, err := in.readOnce(fd)
+	switch {
+	case errors.Is(err, unix.EINTR):
+	case errors.Is(err, unix.EAGAIN):
+		return false
+	case err != nil:
+		in.err = fmt.Errorf("%w: %w", rdma.ErrConnLost, err)
+	case n == 0:
+		in.err = io.EOF
+	case in.err != nil: // by what came along with the bytes
+	case len(in.ahead) > 0: // taken by the next turns
+	default:
+		in.err = in.advance(n)
 	}
 	return true
 }
@@ -243,7 +259,7 @@ func (in *inbound) readOnce(fd int) (int, error) {
 // readv reads into b and, if b takes all the rest of the payload, the next
 // header as well: one system call a frame.
 func (in *inbound) readv(fd int, b []byte) (int, error) {
-	if len(b) < in.rest {
+	if len(b) < in.rest || in.ring != nil { // what comes next is for the ring to say
 		return in.recv(fd, b, nil)
 	}
 	return in.recv(fd, b, in.hbuf[:])
@@ -303,8 +319,18 @@ func (in *inbound) advance(n int) error {
 	if err := in.h.decode(in.hbuf[:]); err != nil {
 		return err
 	}
-	if in.h.op == opPool {
+	if in.ring != nil && in.h.op == opBell {
+		return nil
+	}
+	if in.ring != nil && !in.turn {
+		return fmt.Errorf("%w: op %d out of turn", errFrame, in.h.op)
+	}
+	switch in.h.op {
+	case opPool:
+		in.turn = false
 		return in.addPool()
+	case opRing:
+		return in.addRing()
 	}
 	if err := in.beginFrame(); err != nil || in.h.op != opCopy {
 		return err
@@ -325,7 +351,12 @@ func (in *inbound) flush() error {
 	}
 	in.owed = in.owed[:0]
 	in.ackUpTo()
-	in.held, in.heldBytes = 0, 0
+	in.held, in.heldBytes, in.due = 0, 0, false
+	if in.ring != nil {
+		if err := in.answerRing(); err != nil {
+			return err
+		}
+	}
 	if len(in.replies) == 0 {
 		return nil
 	}
@@ -334,6 +365,9 @@ func (in *inbound) flush() error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", rdma.ErrConnLost, err)
 	}
+	if in.joining != nil { // the writer has been told
+		in.ring, in.joining = in.joining, nil
+	}
 	return nil
 }
 
@@ -341,6 +375,6 @@ func (in *inbound) flush() error {
 func (in *inbound) ackUpTo() {
 	if in.acked > 0 {
 		in.replies = reply{op: opAck, seq: in.acked}.append(in.replies)
-		in.acked = 0
+		in.answered, in.acked = in.acked, 0
 	}
 }

@@ -80,6 +80,7 @@ func (in *inbound) refuse(why rdma.Refusal) {
 // endFrame books a frame whose payload is all read, and the transfer with it
 // if it was the last.
 func (in *inbound) endFrame() {
+	in.turn = false
 	if in.dst != nil && in.d.cfg.Checksums && !in.checked() {
 		in.refuse(rdma.RefusedChecksum) // its bytes are there; Verify names them
 		in.x.placed -= uint64(in.h.length)
@@ -116,6 +117,7 @@ func (in *inbound) endFrame() {
 		n.Err = &rdma.RefusedError{Reason: x.reason, Writes: int(x.frames)}
 		in.ackUpTo() // answers leave in the order of transfers
 		in.replies = reply{op: opNak, reason: x.reason, frames: x.frames, seq: in.h.seq, placed: x.placed}.append(in.replies)
+		in.answered, in.urgent = in.h.seq, true
 	} else {
 		in.acked = in.h.seq
 	}

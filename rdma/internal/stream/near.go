@@ -45,7 +45,7 @@ func (d *domain) listenNear(ctx context.Context) {
 
 // dialNear goes the near way to the domain that has told its token. nil: that
 // domain is not on this host, or in another network namespace.
-func (d *domain) dialNear(ctx context.Context, t nearToken) net.Conn {
+func (d *domain) dialNear(ctx context.Context, t nearToken) *link {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", t.name())
 	if err != nil {
 		return nil
@@ -54,17 +54,18 @@ func (d *domain) dialNear(ctx context.Context, t nearToken) net.Conn {
 		hangUp(c)
 		return nil
 	}
-	if _, err := d.greet(ctx, c, 0); err != nil {
+	l, err := d.join(ctx, c)
+	if err != nil {
 		hangUp(c)
 		return nil
 	}
-	return c
+	return l
 }
 
 // dialAsking dials, asks for the target's near listener and goes over to it; or
 // stays, if that is not within reach. Neither a connection nor an error: the
 // target does not know the question.
-func (d *domain) dialAsking(ctx context.Context, addr string) (net.Conn, error) {
+func (d *domain) dialAsking(ctx context.Context, addr string) (*link, error) {
 	c, err := d.transport.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -72,21 +73,22 @@ func (d *domain) dialAsking(ctx context.Context, addr string) (net.Conn, error) 
 	if err := d.tune(c); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	t, err := d.greet(ctx, c, flagAsk)
+	r, err := d.greet(ctx, c, flagAsk)
 	if err != nil {
 		hangUp(c) // refused as malformed, by an older build
 		return nil, ctx.Err()
 	}
-	if t != (nearToken{}) {
+	if t := tokenOf(&r); t != (nearToken{}) {
 		if n := d.dialNear(ctx, t); n != nil {
 			hangUp(c) // it never became a peer's
 			return n, nil
 		}
 	}
-	if _, err := d.greet(ctx, c, 0); err != nil {
+	l, err := d.join(ctx, c)
+	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return c, nil
+	return l, nil
 }
 
 func tuneNear(c net.Conn) error { return c.(*net.UnixConn).SetWriteBuffer(nearBuffer) }
@@ -99,6 +101,9 @@ func (t *Transport) pools(c net.Conn) bool {
 	}
 	return t.Pools
 }
+
+// rings says whether a ring may go with a connection: it takes a unix socket.
+func (t *Transport) rings(c net.Conn) bool { return t.pools(c) && !t.noRing }
 
 // tune sets the options of a connection, whichever way it came.
 func (d *domain) tune(c net.Conn) error {

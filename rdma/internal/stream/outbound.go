@@ -73,7 +73,9 @@ type outbound struct {
 	conn net.Conn
 	wake chan struct{}
 
-	pools bool // conn carries descriptors
+	pools bool          // conn carries descriptors
+	ring  *ring         // nil: frames and answers go over conn
+	roomy chan struct{} // cap 1: the target has rung, there may be slots again
 
 	queue  []*transfer // accepted, not sent
 	queued int         // writes in queue
@@ -85,6 +87,15 @@ type outbound struct {
 	headers []byte
 	burst   []*transfer
 	passed  map[*share]uint32 // pools that the target has, by name
+	slots   uint32            // of the ring, known to be free
+	unsaid  bool              // frames are in the ring and not published
+}
+
+func newOutbound(e *endpoint, l *link) *outbound {
+	return &outbound{
+		e: e, conn: l.conn, wake: make(chan struct{}, 1),
+		pools: e.d.transport.pools(l.conn), ring: l.ring, roomy: make(chan struct{}, 1),
+	}
 }
 
 func (o *outbound) kick() {
@@ -108,6 +119,9 @@ func (o *outbound) take() []*transfer {
 		if o.pools && len(o.window) > 0 && o.bytes+t.bytes > maxWindow {
 			break // an answer wakes the sender
 		}
+		if o.ring != nil && len(o.window) == ringSlots {
+			break // there must be room for every answer
+		}
 		o.bytes += t.bytes
 		o.queue[0] = nil
 		o.queue = o.queue[1:]
@@ -118,6 +132,9 @@ func (o *outbound) take() []*transfer {
 		o.window = append(o.window, t)
 		o.e.ledger.Sent(t.tag)
 		burst = append(burst, t)
+	}
+	if o.ring != nil && len(burst) > 0 {
+		o.wish()
 	}
 	o.burst = burst
 	return burst
@@ -172,7 +189,9 @@ func (o *outbound) write(burst []*transfer) error {
 				if h.flags&flagSum != 0 {
 					h.sum = crc32.Checksum(src[:n], castagnoli)
 				}
-				o.add(&h, src[:n])
+				if err := o.add(&h, src[:n]); err != nil {
+					return err
+				}
 				src = src[n:]
 				h.offset += uint64(n)
 				if h.op == opCopy {
@@ -184,9 +203,15 @@ func (o *outbound) write(burst []*transfer) error {
 	return o.flush()
 }
 
-// add puts a frame into the next writev. The header's bytes stay where they
-// are until flush has returned.
-func (o *outbound) add(h *header, payload []byte) {
+// add puts a frame into the ring, or into the next writev. The header's bytes
+// stay where they are until flush has returned.
+func (o *outbound) add(h *header, payload []byte) error {
+	if o.ring != nil && h.op == opCopy {
+		return o.put(h)
+	}
+	if err := o.announce(); err != nil {
+		return err
+	}
 	if o.headers == nil {
 		o.headers = make([]byte, 0, maxIov*headerLen)
 	}
@@ -197,9 +222,13 @@ func (o *outbound) add(h *header, payload []byte) {
 	if h.op == opWrite {
 		o.bufs = append(o.bufs, payload)
 	}
+	return nil
 }
 
 func (o *outbound) flush() error {
+	if err := o.publish(); err != nil || len(o.bufs) == 0 {
+		return err
+	}
 	bufs := o.bufs // WriteTo cuts the sent ones off; o.bufs keeps the array
 	_, err := bufs.WriteTo(o.conn)
 	clear(o.bufs)
@@ -210,7 +239,11 @@ func (o *outbound) flush() error {
 
 // receive is the goroutine that reads the target's answers.
 func (o *outbound) receive() {
-	err := o.replies()
+	read := o.replies
+	if o.ring != nil {
+		read = o.ringReplies
+	}
+	err := read()
 	o.e.end(fmt.Errorf("%w: answers of %s: %w", rdma.ErrConnLost, o.e.peer, err))
 }
 

@@ -196,7 +196,9 @@ func (in *inbound) dropPools() {
 	for _, p := range in.pools {
 		p.close()
 	}
-	in.fds, in.pools = nil, nil
+	in.ring.close()
+	in.joining.close()
+	in.fds, in.pools, in.ring, in.joining = nil, nil, nil, nil
 }
 
 // copyFrame copies a whole frame out of its pool, a bracket for each maxCopy

@@ -29,7 +29,7 @@ var pooled = Transport{
 	Pools: true,
 }
 
-func dialPooled(t *testing.T, at string) *net.UnixConn {
+func dialPooled(t testing.TB, at string) *net.UnixConn {
 	t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: at, Net: "unix"})
 	if err != nil {

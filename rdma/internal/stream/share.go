@@ -95,26 +95,31 @@ func (o *outbound) pass(s *share) (uint32, error) {
 	if fd < 0 || len(o.passed) == maxPools {
 		return 0, nil
 	}
+	id := uint32(len(o.passed) + 1)
+	h := header{op: opPool, pool: id}
+	if err := o.announce(); err != nil {
+		return 0, err
+	}
 	if err := o.flush(); err != nil { // what is gathered comes first
 		return 0, err
 	}
-	id := uint32(len(o.passed) + 1)
-	h := header{op: opPool, pool: id}
-	var b [headerLen]byte
-	h.encode(b[:])
-	c := o.conn.(*net.UnixConn)
-	n, _, err := c.WriteMsgUnix(b[:], unix.UnixRights(fd), nil)
-	if err != nil {
+	if err := sendFile(o.conn.(*net.UnixConn), &h, fd); err != nil {
 		return 0, fmt.Errorf("pass a pool: %w", err)
-	}
-	if n < len(b) {
-		if _, err := c.Write(b[n:]); err != nil {
-			return 0, fmt.Errorf("pass a pool: %w", err)
-		}
 	}
 	if o.passed == nil {
 		o.passed = make(map[*share]uint32)
 	}
 	o.passed[s] = id
 	return id, nil
+}
+
+// sendFile sends a frame that a descriptor goes with.
+func sendFile(c *net.UnixConn, h *header, fd int) error {
+	var b [headerLen]byte
+	h.encode(b[:])
+	n, _, err := c.WriteMsgUnix(b[:], unix.UnixRights(fd), nil)
+	if err == nil && n < len(b) {
+		_, err = c.Write(b[n:])
+	}
+	return err
 }

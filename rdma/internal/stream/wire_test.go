@@ -62,7 +62,7 @@ func (r *rig) dial(t *testing.T) net.Conn {
 	return c
 }
 
-func send(t *testing.T, c net.Conn, b []byte) {
+func send(t testing.TB, c net.Conn, b []byte) {
 	t.Helper()
 	if _, err := c.Write(b); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func (r *rig) write(seq uint64, off uint64, payload string, flags uint16) []byte
 
 func hello() []byte { return frame(header{op: opHello, length: 1}, "p") }
 
-func readReply(t *testing.T, c net.Conn) reply {
+func readReply(t testing.TB, c net.Conn) reply {
 	t.Helper()
 	var b [replyLen]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil {
