@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -470,6 +471,41 @@ func TestTheEndComesBehindEveryRevocation(t *testing.T) {
 		o.close()
 		if have := r.all(); slices.Contains(have, "tell 3") {
 			t.Fatalf("done: %v", have)
+		}
+	})
+}
+
+// Where all memory is taken back, keys that take long are waited for together,
+// and one that can not be had does not keep the others.
+func TestAllLeasesAreTakenBackTogether(t *testing.T) {
+	const slow, each = 10 * revokers, 10 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceivePlane(newMemoryTable(1), nil)
+		r.domain = slowDomain{}
+		for id := range uint64(1000) {
+			l := slowLease{}
+			if id < slow {
+				l.takes = each
+			}
+			r.grants[id] = &grant{id: id, leases: []rdma.Lease{l}}
+		}
+		began := time.Now()
+		if err := r.revokeAll(); err != nil || r.live() != 0 {
+			t.Errorf("%d leases are left: %v", r.live(), err)
+		}
+		if took := time.Since(began); took != slow/revokers*each {
+			t.Errorf("%d keys of %s took %s", slow, each, took)
+		}
+		r.grants[2000] = &grant{id: 2000, leases: []rdma.Lease{slowLease{takes: 2 * revokeTime}}}
+		for id := range uint64(slow) {
+			r.grants[3000+id] = &grant{id: 3000 + id, leases: []rdma.Lease{slowLease{takes: each}}}
+		}
+		began = time.Now()
+		if err := r.revokeAll(); !errors.Is(err, context.DeadlineExceeded) || r.live() != 1 {
+			t.Errorf("%d leases are left, want the one that takes too long: %v", r.live(), err)
+		}
+		if took := time.Since(began); took > revokeTime+(slow/revokers+1)*each {
+			t.Errorf("took %s, of which one wait is %s", took, revokeTime)
 		}
 	})
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/errors"
@@ -25,6 +27,7 @@ const (
 
 const (
 	revokeTime = time.Second // an exact revoke waits for one copy; more than this is a fault
+	revokers   = 16          // that wait at once where all is taken back: a key on a device is a round trip, few of which fill its queues
 	graveyard  = 1 << 16     // revoked leases whose late writes can still be told with their names; as many as the tcp provider remembers
 )
 
@@ -299,7 +302,8 @@ func (r *receivePlane) live() int {
 	return n
 }
 
-// revokeAll takes back every lease: the memory is registered anew.
+// revokeAll takes back every lease: the memory is registered anew. What takes
+// no waiting is taken in turn, the rest together.
 func (r *receivePlane) revokeAll() error {
 	r.mu.Lock()
 	var ids []uint64
@@ -309,11 +313,22 @@ func (r *receivePlane) revokeAll() error {
 		}
 	}
 	r.mu.Unlock()
+	ids = slices.DeleteFunc(ids, r.takeNow)
+	var mu sync.Mutex
 	var err error
-	for _, id := range ids {
-		_, e := r.take(id)
-		err = errors.CombineErrors(err, e)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(revokers, len(ids)) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(ids); i = int(next.Add(1)) - 1 {
+				_, e := r.take(ids[i])
+				mu.Lock()
+				err = errors.CombineErrors(err, e)
+				mu.Unlock()
+			}
+		})
 	}
+	wg.Wait()
 	return err
 }
 
