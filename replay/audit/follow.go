@@ -241,11 +241,14 @@ func (f *follower) session(ctx context.Context, subjects []string, start uint64)
 		if err != nil {
 			return unavailable(err, f.o.URL)
 		}
+		// Stop ends a Next that makes its consumer anew, but can miss the one that it
+		// has just made; the context ends that.
+		reading, halt := context.WithCancel(context.WithoutCancel(ctx))
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
 			for {
-				msg, err := it.Next()
+				msg, err := it.Next(jetstream.NextContext(reading))
 				if err != nil {
 					failed <- err
 					return
@@ -260,6 +263,7 @@ func (f *follower) session(ctx context.Context, subjects []string, start uint64)
 		defer func() {
 			close(stop)
 			it.Stop()
+			halt()
 			<-done
 		}()
 	}

@@ -67,7 +67,7 @@ func FollowAudit(ctx context.Context, nc *nats.Conn, o AuditOptions, visit func(
 	stop := context.AfterFunc(ctx, it.Stop)
 	defer stop()
 	for {
-		msg, err := it.Next()
+		msg, err := it.Next(jetstream.NextContext(ctx)) // Stop alone can miss a consumer that was just made anew
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -359,8 +359,13 @@ func TestFullStreamIsLoudAndLosesNothing(t *testing.T) {
 			if !strings.Contains(n.Detail, stream) || !strings.Contains(n.Detail, "maximum bytes") {
 				t.Errorf("notice %q", n.Detail)
 			}
-			if r.Err() == nil || !strings.Contains(r.Err().Error(), "maximum bytes") {
-				t.Errorf("trouble: %v", r.Err())
+			look := time.NewTicker(time.Millisecond)
+			defer look.Stop()
+			for r.Err() == nil { // it comes behind the notice
+				<-look.C
+			}
+			if err := r.Err(); !strings.Contains(err.Error(), "maximum bytes") {
+				t.Errorf("trouble: %v", err)
 			}
 			limit(t, js, stream, -1)
 			r.Wait(t, w.Seq)
