@@ -201,7 +201,7 @@ func (m *Machine) forget(r *PRoom) {
 		return
 	}
 	st := m.st
-	rc := &Receipt{Room: r.Room, Seq: r.Seq, Outcome: r.Outcome, Ranks: r.Ranks, CannotTell: r.LostUse || r.OldLife && !r.provenEnd()}
+	rc := &Receipt{Room: r.Room, Seq: r.Seq, Outcome: r.Outcome, Ranks: r.Ranks, CannotTell: r.cannotTell()}
 	for _, d := range r.Dests {
 		rd := ReceiptDest{Rank: d.Rank, To: d.To, Node: d.Node, LogID: d.LogID, RoomSeq: d.RoomSeq}
 		if t := r.target(d.Rank, d.Address); t != nil {

@@ -394,3 +394,51 @@ func TestRoomOfALostUseSaysNothingOfIt(t *testing.T) {
 		t.Errorf("a use that was published to this life: %v, want drained", p)
 	}
 }
+
+// A prefill that dies may have written what its log has no ChunkPosted of: to a
+// decode node that asks for its past, a room that was taken in and has no end on
+// the log is open, in the table and as a receipt. So it is not after a clean stop,
+// nor for the log that asks.
+func TestRoomWithoutAnEndIsOpenToTheNextLog(t *testing.T) {
+	first, second := make([]byte, 16), bytes.Repeat([]byte{2}, 16)
+	for _, c := range []struct {
+		what           string
+		clean, cleared bool
+		asks           []byte
+		open           int
+	}{
+		{"in the table", false, false, second, 1},
+		{"as a receipt", false, true, second, 1},
+		{"as a receipt, to a build that names no log", false, true, nil, 1},
+		{"as a receipt of the log that asks", false, true, first, 0},
+		{"after a clean stop", true, false, second, 0},
+		{"after a clean stop, as a receipt", true, true, second, 0},
+	} {
+		m := prefillWith(t, Start{Boot: 7, Incarnation: 1, LogID: make([]byte, 16)})
+		ext := &Ext{Node: "d", Boot: 3, Incarnation: 1, LogID: first, RoomSeq: 44}
+		m.Step(At(t0), WireRegister{At: "p/0", Address: "10.0.0.2:5000", Session: "s", Ext: ext})
+		m.Step(At(t0+1), WireMetadata{At: "p/0", Room: 5, Address: "10.0.0.2:5000", Pages: []uint32{1}, Required: 1, Ext: ext})
+		if len(m.State().PRooms) != 1 {
+			t.Fatalf("%s: the metadata opens %d rooms", c.what, len(m.State().PRooms))
+		}
+		if c.clean {
+			m.Step(At(t0+2), Stop{})
+		}
+		next := New(m.cfg)
+		if err := next.Restore(m.Snapshot()); err != nil {
+			t.Fatal(err)
+		}
+		m = next
+		m.Step(At(t0+3), Start{Boot: 8, Incarnation: 2, LogID: make([]byte, 16)})
+		if c.cleared {
+			m.Step(At(t0+4), ClearRoom{Room: 5})
+			if len(m.State().PRooms) != 0 {
+				t.Fatalf("%s: the room is still in the table", c.what)
+			}
+		}
+		a := m.Step(At(t0+5), PastQuestion{Node: "d", Boot: 9, LogID: c.asks}).Past
+		if a == nil || !a.Answered || !a.Known || (a.Open > 0) != (c.open > 0) {
+			t.Errorf("%s: the answer is %+v, want %d open", c.what, a, c.open)
+		}
+	}
+}

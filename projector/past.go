@@ -7,7 +7,9 @@ import (
 )
 
 // pastQuestion answers a decode node that does not know its past. What this
-// node still has of those lives ends first.
+// node still has of those lives ends first. A room of an earlier life of this
+// node whose end is not on its log counts as open: the last writes may not have
+// reached the disk before the process died (events.md, what a prefill may answer).
 func (m *Machine) pastQuestion(c PastQuestion) {
 	if m.st.UnknownPast { // it does not know its own either, and vouches for nothing
 		m.res.Past = &PastAnswer{Node: c.Node}
@@ -36,16 +38,25 @@ func (m *Machine) pastQuestion(c PastQuestion) {
 			m.failP(r, events.AbortCause_ABORT_CAUSE_PEER_LOST, c.Node+" is in another life and does not know this room", c.Node)
 			m.settleP(r)
 		}
+		open := a.Open
 		for _, t := range r.Tokens {
 			if old[t.To] {
 				a.Open++
 			}
 		}
+		if a.Open == open && r.cannotTell() {
+			a.Open++
+		}
 	}
 	for _, list := range sortedKeys(m.st.Receipts) {
 		for _, rc := range m.st.Receipts[list] {
+			lost := false // a room of an earlier log
 			for _, d := range rc.Dests {
 				a.Known = a.Known || d.Node == c.Node
+				lost = lost || d.Node == c.Node && (len(c.LogID) == 0 || !bytes.Equal(d.LogID, c.LogID))
+			}
+			if lost && rc.CannotTell {
+				a.Open++
 			}
 		}
 	}

@@ -275,6 +275,9 @@ func (r *PRoom) provenEnd() bool {
 	return true
 }
 
+// cannotTell: this log does not hold all that the room has written.
+func (r *PRoom) cannotTell() bool { return r.LostUse || r.OldLife && !r.provenEnd() }
+
 func (m *Machine) sendAck(room uint64, key roomKey, rank, to RankID, addr string, gen *uint64, seq uint64, proof events.Proof, repeat bool) {
 	e, p := m.pool.AckSent.New()
 	e.Room, e.RoomSeq, e.Rank = room, key, string(rank)
