@@ -1,6 +1,8 @@
 package projector
 
 import (
+	"slices"
+
 	"github.com/pdlog/pdlog/events"
 )
 
@@ -249,13 +251,24 @@ func (m *Machine) addReceipt(rc *Receipt) {
 	m.st.receiptQ = append(m.st.receiptQ, rc)
 }
 
+// oldestTold is the place of the oldest receipt that may be dropped, -1 = none: one
+// of a room of which this log cannot tell stays.
+func (st *State) oldestTold() int {
+	return slices.IndexFunc(st.receiptQ, func(rc *Receipt) bool { return !rc.CannotTell })
+}
+
 func (m *Machine) dropReceipt() {
 	st := m.st
-	if len(st.receiptQ) == 0 {
+	at := st.oldestTold()
+	if at < 0 {
 		return
 	}
-	rc := st.receiptQ[0]
-	st.receiptQ = st.receiptQ[1:]
+	rc := st.receiptQ[at]
+	if at == 0 {
+		st.receiptQ = st.receiptQ[1:]
+	} else {
+		st.receiptQ = slices.Delete(st.receiptQ, at, at+1)
+	}
 	list := st.Receipts[rc.Room]
 	for i, x := range list {
 		if x == rc {

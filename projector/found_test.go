@@ -442,3 +442,40 @@ func TestRoomWithoutAnEndIsOpenToTheNextLog(t *testing.T) {
 		}
 	}
 }
+
+// What is dropped is answered as drained by the watermark: a room of which the log
+// cannot tell keeps its receipt, however many come after it.
+func TestReceiptOfARoomWithoutAnEndIsKept(t *testing.T) {
+	m := prefillWith(t, Start{Boot: 7, Incarnation: 1, LogID: make([]byte, 16)})
+	ext := &Ext{Node: "d", Boot: 3, Incarnation: 1, LogID: make([]byte, 16), RoomSeq: 44}
+	m.Step(At(t0), WireRegister{At: "p/0", Address: "10.0.0.2:5000", Session: "s", Ext: ext})
+	m.Step(At(t0+1), WireMetadata{At: "p/0", Room: 5, Address: "10.0.0.2:5000", Pages: []uint32{1}, Required: 1, Ext: ext})
+	next := New(m.cfg)
+	next.cfg.MaxReceipts = 4
+	if err := next.Restore(m.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	m = next
+	m.Step(At(t0+3), Start{Boot: 8, Incarnation: 2, LogID: make([]byte, 16)})
+	m.Step(At(t0+4), ClearRoom{Room: 5})
+	dropped := 0
+	for i := range uint64(20) {
+		gen := uint64(9)
+		res := m.Step(At(t0+5+i), WireAbort{At: "p/0", Room: 100 + i, Address: "10.0.0.2:5000", Generation: &gen, Ext: &Ext{
+			Node: "d", Boot: 3, Incarnation: 1, LogID: make([]byte, 16), RoomSeq: 45 + i, PublishedBoot: 8,
+		}})
+		for _, e := range res.Events {
+			if e.GetReceiptDropped() != nil {
+				dropped++
+			}
+		}
+	}
+	if len(m.st.receiptQ) != 4 || dropped != 17 {
+		t.Errorf("%d receipts are left, %d were dropped", len(m.st.receiptQ), dropped)
+	}
+	gen := uint64(9)
+	ps := proofs(m.Step(At(t0+30), WireAbort{At: "p/0", Room: 5, Address: "10.0.0.2:5000", Generation: &gen, Ext: abortOf(9, 7).Ext}))
+	if slices.Contains(ps, events.Proof_PROOF_DRAINED) || slices.Contains(ps, events.Proof_PROOF_NEVER_SEEN) {
+		t.Errorf("the room without an end is answered %v", ps)
+	}
+}

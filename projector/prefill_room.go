@@ -519,10 +519,16 @@ func (m *Machine) clearRoom(r *PRoom) {
 }
 
 // boundReceipts drops the oldest receipts above the bound, raising the
-// watermark of their decode nodes: what is older than it is answered by it.
+// watermark of their decode nodes: what is older than it is answered by it. It is
+// answered as drained, so a room of which this log cannot tell that keeps its
+// receipt; there are no more of them than rooms were open when a life ended.
 func (m *Machine) boundReceipts() {
 	for len(m.st.receiptQ) > m.cfg.MaxReceipts {
-		rc := m.st.receiptQ[0]
+		i := m.st.oldestTold()
+		if i < 0 {
+			return
+		}
+		rc := m.st.receiptQ[i]
 		p := &events.ReceiptDropped{}
 		for _, d := range rc.Dests {
 			if d.RoomSeq > p.DecodeRoomSeq {
