@@ -30,6 +30,13 @@ type Server struct {
 // goroutines at once and keeps nothing of path.
 func New(h *http.Server, calls func(path []byte) bool) *Server {
 	s := &Server{http: h, calls: calls, conns: map[*conn]struct{}{}}
+	h.RegisterOnShutdown(func() { // once the listener is closed: who is hung up on and dials again finds nobody
+		s.each(func(c *conn) {
+			if c.state.CompareAndSwap(waits, shut) {
+				c.shut()
+			}
+		})
+	})
 	if inner := h.ConnContext; inner != nil {
 		h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 			if r, ok := c.(*replayed); ok { // whoever asks for the connection knows its own
@@ -53,15 +60,10 @@ func (s *Server) Serve(ln net.Listener) error {
 	return err
 }
 
-// Shutdown closes the listener and every connection that waits for a request,
-// and waits for the answers that are under way as long as ctx allows.
+// Shutdown closes the listener and then every connection that waits for a
+// request, and waits for the answers that are under way as long as ctx allows.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.closing.Store(true)
-	s.each(func(c *conn) {
-		if c.state.CompareAndSwap(waits, shut) {
-			c.shut()
-		}
-	})
 	err := s.http.Shutdown(ctx)
 	over := make(chan struct{})
 	go func() {

@@ -552,10 +552,8 @@ func serveRing(ln *net.UnixListener, spoil func(*ring)) error {
 		return err
 	}
 	spoil(r)
-	if _, err := c.Write(reply{op: opRang}.append(nil)); err != nil {
-		return err
-	}
-	_, _ = io.Copy(io.Discard, c) // until the writer hangs up
+	_, _ = c.Write(reply{op: opRang}.append(nil)) // to a writer that may have hung up
+	_, _ = io.Copy(io.Discard, c)                 // until it does
 	return nil
 }
 
