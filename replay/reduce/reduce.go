@@ -85,8 +85,11 @@ var shifts = []int64{0, 2, 10, 50}
 // begin finds a form that shows the incident, and adds what else it violates.
 func (r *reducer) begin(s *script, in *replay.Incident) (*script, string) {
 	why := ""
-	for _, by := range shifts {
-		c := s.clone()
+	for i := range 2 * len(shifts) {
+		c, by := s.clone(), shifts[i%len(shifts)]
+		if i >= len(shifts) && !c.prompt(in) {
+			break
+		}
 		for i := range c.steps {
 			if in.VictimRoom != nil && c.steps[i].get("room") == strconv.FormatUint(*in.VictimRoom, 10) {
 				c.steps[i].at += by

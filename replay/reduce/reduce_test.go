@@ -97,6 +97,60 @@ func TestIncidentsBecomeSmallScenarios(t *testing.T) {
 	}
 }
 
+// Nodes that were slower than simulated ones: the abort was on its way while the
+// write was posted; the victim's own failure had not been told when it landed.
+func TestIncidentsOfSlowNodes(t *testing.T) {
+	cases := []struct{ name, file, want string }{
+		{"the abort comes late", `
+prefill p
+decode  d
+policy  release=timeout ack_timeout=20ms
+0ms     open  room=7 prefill=p decode=d pages=10-19
+10ms    delay kind=abort from=d to=p by=300ms count=1
+100ms   abort room=7 by=d
+110ms   send  room=7 rank=p/0 chunk=0 pages=10-14 takes=60ms last
+end     expect corruption page=12 victim=none writer=p/0 room=7
+end     expect violations I1,I2
+`, "expect corruption page=12 victim=none writer=p/0 room=7"},
+		{"the abort comes at once and late", `
+prefill p
+decode  d
+policy  release=timeout ack_timeout=20ms
+0ms     open  room=7 prefill=p decode=d pages=10-19
+0ms     delay kind=abort from=d to=p by=300ms count=1
+3ms     abort room=7 by=d
+10ms    send  room=7 rank=p/0 chunk=0 pages=10-14 takes=90ms last
+50ms    open  room=8 prefill=p decode=d pages=12-13
+end     expect corruption page=12 victim=8 writer=p/0 room=7
+end     expect violations I1,I2
+`, "expect corruption page=12 victim=8 writer=p/0 room=7"},
+		{"the victim's failure is told late", `
+prefill p
+decode  d
+policy  release=timeout ack_timeout=20ms
+0ms     open  room=7 prefill=p decode=d pages=10-19
+10ms    send  room=7 rank=p/0 chunk=0 pages=10-14 takes=20ms result=late:2s
+20ms    abort room=7 by=d
+500ms   open  room=8 prefill=p decode=d pages=12-13
+500ms   delay kind=status from=p to=d by=5s count=1
+510ms   send  room=8 rank=p/0 chunk=0 pages=12-13 takes=10ms result=late:2s
+2600ms  abort room=8 by=d
+end     expect corruption page=12 victim=8 writer=p/0 room=7
+end     expect violations I1,I2
+`, "expect corruption page=12 victim=8 writer=p/0 room=7"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			rep, err := scenario.Run("slow", tc.file)
+			res, err := reduce.Run(t.Context(), logsOf(t, rep, err), "d", 12)
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, res, tc.want, 9)
+		})
+	}
+}
+
 // The incident lies among hundreds of rooms, 10,000 events, and its writer is one
 // rank of four.
 func TestAnIncidentInALargeLog(t *testing.T) {

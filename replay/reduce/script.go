@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pdlog/pdlog/replay"
@@ -16,6 +17,7 @@ type script struct {
 	policy []kv
 	steps  []step
 	expect []string
+	landed int64 // when the incident's write did; 0: not known
 }
 
 type nodeLine struct {
@@ -46,6 +48,55 @@ func (s *script) clone() *script {
 		c.nodes[i].keys = slices.Clone(s.nodes[i].keys)
 	}
 	return &c
+}
+
+// prompt makes up for nodes that were slower than simulated ones are: a write
+// that was posted before the abort had arrived is posted before the abort, and the
+// victim has its pages until the incident's write lands, whatever of its own goes
+// wrong meanwhile. false: the incident is not about two rooms, or not about a write.
+func (s *script) prompt(in *replay.Incident) bool {
+	if in.WriterRoom == nil || s.landed == 0 || same(in.WriterRoom, in.VictimRoom) {
+		return false
+	}
+	writer, victim := strconv.FormatUint(*in.WriterRoom, 10), ""
+	if in.VictimRoom != nil {
+		victim = strconv.FormatUint(*in.VictimRoom, 10)
+	}
+	s.steps = slices.DeleteFunc(s.steps, func(st step) bool { return st.verb == "send" && st.get("room") == victim })
+	var opened int64
+	var end *step
+	for i := range s.steps {
+		switch st := &s.steps[i]; {
+		case st.verb == "open" && st.get("room") == writer:
+			opened = st.at
+		case st.verb == "abort" && st.get("room") == writer:
+			end = st
+		case st.verb != "open" && st.get("room") == victim:
+			st.at, st.verb = max(st.at, s.landed+1), "abort"
+			st.keys = []kv{{"room", victim}, {"by", s.decode()}}
+		}
+	}
+	if end == nil {
+		return true
+	}
+	end.at = max(end.at, opened+arrival+1)
+	for i := range s.steps {
+		if st := &s.steps[i]; st.verb == "send" && st.get("room") == writer && st.at >= end.at {
+			takes, _ := strconv.ParseInt(strings.TrimSuffix(st.get("takes"), "ms"), 10, 64) // as send wrote it
+			st.set("takes", dur(takes+st.at-end.at+1))
+			st.at = end.at - 1
+		}
+	}
+	return true
+}
+
+func (s *script) decode() string {
+	for _, n := range s.nodes {
+		if n.verb == "decode" {
+			return n.name
+		}
+	}
+	return ""
 }
 
 // text is the file. Nodes that no step names are left out.

@@ -73,6 +73,9 @@ func compose(f *facts, in *replay.Incident) (*script, error) {
 	w.page(in, decode)
 	w.setup(in, decode)
 	w.expectation(in)
+	if t := in.WriteLandedAt; t != nil {
+		w.s.landed = t.UnixMilli() - w.zero
+	}
 	return w.s, nil
 }
 
@@ -132,6 +135,9 @@ func (w *writer) room(r *replay.Room, decode string) {
 	}
 }
 
+// arrival is when a room's metadata has surely arrived, ms after its opening.
+const arrival = 5
+
 // writes are the room's sends. Where the writer's log is not among the sources,
 // what landed says that they were posted.
 func (w *writer) writes(r *replay.Room, number kv) {
@@ -161,7 +167,7 @@ func (w *writer) writes(r *replay.Room, number kv) {
 		if l.Room != r || known[k] {
 			continue
 		}
-		posted := w.at(r.Opened) + 5 // after the metadata has arrived
+		posted := w.at(r.Opened) + arrival
 		w.step(posted, "send", number, kv{"rank", w.need(l.Rank)}, kv{"chunk", strconv.FormatUint(uint64(l.Chunk), 10)}, kv{"pages", pagesValue(l.Pages)},
 			kv{"takes", dur(max(1, w.at(l.Mark)-posted))}, kv{"to", w.need(l.To)})
 	}
