@@ -112,15 +112,36 @@ func (m *Machine) ackTimedOut(r *Room) {
 	seq := m.emit(&events.Event{Room: r.Room, RoomSeq: r.Seq, Payload: &events.Event_AckTimedOut{AckTimedOut: &events.AckTimedOut{
 		Generation: r.Gen, Missing: m.missing(r),
 	}}})
+	m.overdue(r, seq)
+}
+
+// overdue does with a room that its deadline has passed what policy says.
+func (m *Machine) overdue(r *Room, cause uint64) {
 	switch m.cfg.Policy {
 	case events.Policy_POLICY_TIMEOUT:
 		m.release(r, events.Basis_BASIS_TIMEOUT, true)
 	case events.Policy_POLICY_HOLD:
 		m.quarantine(r, "ack_timeout")
 	default:
-		m.fenceMissing(r, "ack_timeout", seq)
+		m.fenceMissing(r, "ack_timeout", cause)
 		if r.settled() {
 			m.quarantine(r, "ack_timeout") // earlier fences have failed already
+		}
+	}
+}
+
+// resumeWait goes on with a failed room where a death cut between what ended the
+// wait for its ranks and what follows from that.
+func (m *Machine) resumeWait(r *Room) {
+	switch {
+	case m.room(r.Seq) == nil || r.Quarantined || !r.owes():
+	case r.TimedOut:
+		m.overdue(r, 0)
+	default:
+		for _, p := range r.Pairs {
+			if p.CannotTell && p.owesEvidence() {
+				m.cannotTell(r, p, 0)
+			}
 		}
 	}
 }

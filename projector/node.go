@@ -79,6 +79,7 @@ func (m *Machine) resume(r *Room) {
 		}
 		m.resendAborts(r, "")
 		m.tryRelease(r)
+		m.resumeWait(r)
 	case r.Outcome == OutcomeSucceeded:
 		m.tryRelease(r)
 	case r.published() > 0 && r.bootstrapping(): // broke off while it was being published

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/projector"
 )
 
@@ -35,31 +37,7 @@ func TestFoldOfTheLogIsTheLiveState(t *testing.T) {
 		}),
 	}
 	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sc, err := parse(f, string(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := newWorld(sc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.repeat(sc.policy.heartbeat, w.heartbeats)
-		for _, s := range sc.stmts {
-			if s.at == atEnd {
-				break
-			}
-			w.runUntil(s.at)
-			if s.verb != "expect" {
-				if err := w.act(s); err != nil {
-					t.Fatalf("%s:%d: %v", f, s.line, err)
-				}
-			}
-		}
-		w.runUntil(w.now + commitTime*3)
+		w := play(t, f)
 		for _, name := range w.names {
 			n, ok := w.nodes[name].(*pdNode)
 			if !ok || len(n.pending) > 0 {
@@ -88,4 +66,117 @@ func TestFoldOfTheLogIsTheLiveState(t *testing.T) {
 			}
 		}
 	}
+}
+
+// play runs the actions of a file and leaves its world as it is then.
+func play(t *testing.T, f string) *world {
+	t.Helper()
+	text, err := os.ReadFile(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sc, err := parse(f, string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newWorld(sc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.repeat(sc.policy.heartbeat, w.heartbeats)
+	for _, s := range sc.stmts {
+		if s.at == atEnd {
+			break
+		}
+		w.runUntil(s.at)
+		if s.verb != "expect" {
+			if err := w.act(s); err != nil {
+				t.Fatalf("%s:%d: %v", f, s.line, err)
+			}
+		}
+	}
+	w.runUntil(w.now + commitTime*3)
+	return w
+}
+
+// TestALifeThatEndsAnywhereIsTakenUp: a log may break off behind any event. The
+// next life has to bring every room to an end that it can bring it to (events.md
+// I2, I7): with a fence that holds, every failed room is released under policy
+// fence and timeout; without one, or under hold, it is quarantined, so that the
+// operator is told of it.
+func TestALifeThatEndsAnywhereIsTakenUp(t *testing.T) {
+	files, err := filepath.Glob("../../test/scenarios/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenario files: %v", err)
+	}
+	for _, f := range files {
+		w := play(t, f)
+		for _, name := range w.names {
+			n, ok := w.nodes[name].(*pdNode)
+			if !ok {
+				continue
+			}
+			folded := projector.New(n.config())
+			for _, e := range n.disk {
+				folded.Apply(e)
+				for _, proven := range []events.FenceKind{events.FenceKind_FENCE_KIND_HARD, events.FenceKind_FENCE_KIND_NONE} {
+					if why := takenUp(n.config(), folded.Snapshot(), e, proven); why != "" {
+						t.Errorf("%s: %s: cut behind %d (%T), fence %s: %s", filepath.Base(f), name, e.Seq, e.Payload, proven, why)
+					}
+				}
+			}
+		}
+	}
+}
+
+// takenUp starts a life from a state, alone, and lets every deadline pass; what
+// it asks of its provider is answered. It says which room is left in the air.
+func takenUp(cfg projector.Config, state []byte, last *events.Event, proven events.FenceKind) string {
+	m := projector.New(cfg)
+	if err := m.Restore(state); err != nil {
+		return err.Error()
+	}
+	now := last.Clock()
+	queue := []projector.Command{projector.Start{Boot: last.Boot + 1, Incarnation: last.Incarnation + 1, LogID: m.State().LogID}}
+	step := func(c projector.Command) {
+		for _, e := range m.Step(projector.At(now), c).Effects {
+			switch x := e.Do.(type) {
+			case projector.Fence:
+				queue = append(queue, projector.FenceResult{RoomSeq: x.RoomSeq, Lease: x.Lease, Evidence: proven, Reason: "as the test has it"})
+			case projector.CheckPages:
+				queue = append(queue, projector.PagesChecked{RoomSeq: x.RoomSeq})
+			}
+		}
+	}
+	for i := range 40 {
+		for len(queue) > 0 {
+			c := queue[0]
+			queue = queue[1:]
+			step(c)
+		}
+		now += uint64((cfg.BootstrapTimeout + cfg.WaitingTimeout + cfg.TransferTimeout + cfg.AckTimeout).Milliseconds()) / 10 //nolint:gosec // positive
+		queue = append(queue, projector.Tick{})
+		if i == 30 { // what could not be fenced before is tried again
+			queue = append(queue, projector.ReRegister{Memory: &events.MemoryRegistered{}})
+		}
+	}
+	for _, r := range m.State().Rooms {
+		switch {
+		case r.Outcome == projector.OutcomeSucceeded || r.Quarantined && (proven == events.FenceKind_FENCE_KIND_NONE || cfg.Policy == events.Policy_POLICY_HOLD):
+		case r.ReserveOnly && r.Outcome == projector.OutcomeNone: // its engine says when it ends
+		default:
+			return fmt.Sprintf("room %d/%d is left with outcome %d, quarantined %v", r.Room, r.Seq, r.Outcome, r.Quarantined)
+		}
+	}
+	for _, r := range m.State().PRooms {
+		if r.Outcome == projector.OutcomeNone {
+			return fmt.Sprintf("room %d/%d is left open", r.Room, r.Seq)
+		}
+		for _, x := range r.Targets {
+			if len(r.Tokens) == 0 && !x.Answered && !r.OldLife {
+				return fmt.Sprintf("%s is not answered for room %d/%d", x.To, r.Room, r.Seq)
+			}
+		}
+	}
+	return ""
 }
