@@ -337,19 +337,41 @@ func (t *peerTable) adopt(p *prefill) {
 }
 
 // claim has servers asked again at which ranks of p were taken for SGLang's,
-// since p was not known then; the lock is held.
+// since p was not known then, and the server of p, if it was asked before the
+// node was known that runs one of its ranks; the lock is held.
 func (t *peerTable) claim(p *prefill) {
 	for _, q := range t.byNode {
-		if q == p || q.others == nil || !p.seen.PDLog {
-			continue
+		if q != p && q.takes(p) {
+			t.poke(q.bootstrap)
 		}
-		for _, r := range q.others.Ranks {
-			if p.ext[r.Address] {
-				t.poke(q.bootstrap)
-				break
-			}
+		if q != p && p.takes(q) {
+			t.poke(p.bootstrap)
 		}
 	}
+}
+
+// takes: p takes a rank of q, a pdlog node, for an SGLang one.
+func (p *prefill) takes(q *prefill) bool {
+	if !q.seen.PDLog {
+		return false
+	}
+	for _, r := range p.plain() {
+		if _, runs := q.ext[r.Address]; runs {
+			return true
+		}
+	}
+	return false
+}
+
+// plain are the ranks that no pdlog node here is known to run.
+func (p *prefill) plain() []projector.PeerRank {
+	switch {
+	case p.others != nil:
+		return p.others.Ranks
+	case !p.seen.PDLog:
+		return p.seen.Ranks
+	}
+	return nil
 }
 
 // poke has a server asked again, soon; the lock is held.
@@ -371,11 +393,26 @@ func (t *peerTable) register(p *prefill) {
 		ranks = slices.Concat(ranks, p.others.Ranks)
 	}
 	for _, r := range ranks {
-		if !p.told[r.Address] {
+		if !p.told[r.Address] && !t.another(p, r.Address) {
 			p.told[r.Address] = true
 			t.greet(r.Address, p.ext[r.Address])
 		}
 	}
+}
+
+// another: a pdlog node that is known by a server of its own runs the rank at
+// an address, and is greeted as such. A plain registration behind its own would
+// take the name from us by which it knows us. The lock is held.
+func (t *peerTable) another(p *prefill, address string) bool {
+	if _, own := p.ext[address]; own {
+		return false
+	}
+	for _, q := range t.byNode {
+		if _, runs := q.ext[address]; q != p && q.seen.PDLog && runs {
+			return true
+		}
+	}
+	return false
 }
 
 // memoryChanged registers with every known peer, anew.

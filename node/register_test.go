@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/pdlog/pdlog/backends/bootstrap"
 	"github.com/pdlog/pdlog/node/enginepb"
+	"github.com/pdlog/pdlog/projector"
 )
 
 // freeAddress is a loopback address that nobody listens on now.
@@ -209,5 +211,55 @@ func TestRegistersAtAForeignServerUntilItHasIt(t *testing.T) {
 		}
 		stop()
 		s.awaitReady("rank 0 at " + at)
+	}
+}
+
+// A rank that was taken for an SGLang rank, at a server where its pdlog node had
+// not been known, hears no plain registration behind the one that names us: it
+// would know us by our address alone, and take no metadata from us.
+func TestAPdlogRankHearsNoPlainRegistrationAfterOurs(t *testing.T) {
+	const rank, elsewhere = "127.0.0.1:7001", "127.0.0.1:7002"
+	for range 50 { // the order of a map
+		c := DefaultConfig()
+		tab := newPeerTable(&c, nil, nil, func(projector.Command) {})
+		attached := false
+		tab.memory = func() bool { return attached }
+		var heard []bool
+		tab.greet = func(address string, ext bool) {
+			if address == rank {
+				heard = append(heard, ext)
+			}
+		}
+		asked := make(chan struct{}, 1)
+		tab.pokes["p0:1"] = asked
+		again := func() {
+			select {
+			case <-asked:
+			default:
+				t.Fatal("the server that knows the rank as nobody's is not asked again")
+			}
+		}
+		p0 := func() *prefill { // asked while p1 was not known
+			return &prefill{
+				bootstrap: "p0:1", ext: map[string]bool{elsewhere: true}, told: map[string]bool{},
+				seen:   projector.PeerDiscovered{Node: "p0", PDLog: true, Boot: 1, Ranks: []projector.PeerRank{{Rank: "p0/0", Address: elsewhere}}},
+				others: &projector.PeerDiscovered{Node: "p0:1", Ranks: []projector.PeerRank{{Rank: "p0:1/1", Address: rank}}},
+			}
+		}
+		p1 := &prefill{
+			bootstrap: "p1:1", ext: map[string]bool{rank: true}, told: map[string]bool{},
+			seen: projector.PeerDiscovered{Node: "p1", PDLog: true, Boot: 2, Ranks: []projector.PeerRank{{Rank: "p1/0", Address: rank}}},
+		}
+		tab.adopt(p0())
+		tab.adopt(p1)
+		again()
+		attached = true
+		tab.memoryChanged()
+		tab.memoryChanged()
+		tab.adopt(p0()) // an answer that was on its way
+		again()
+		if want := []bool{true, true}; !slices.Equal(heard, want) {
+			t.Fatalf("the rank hears registrations %v (true: one that names us), want %v", heard, want)
+		}
 	}
 }
