@@ -52,6 +52,7 @@ func testConfig(t testing.TB, role, name string) Config {
 	c.Node, c.Role, c.DataDir = name, role, filepath.Join(shortDir(t), name)
 	c.Pages, c.AuxRows = testPages, testAux
 	c.NATS.Embedded = false
+	c.Log.SegmentBytes = 1 << 20 // made of zeroes at each start, and one ahead
 	c.AckTimeout, c.AbortRetry = 500*time.Millisecond, 100*time.Millisecond
 	c.TransferTimeout = 2 * patience // no test waits for it, also not on a busy machine
 	c.Heartbeat = 100 * time.Millisecond

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/test/built"
 	"github.com/pdlog/pdlog/test/fleetlog"
 )
 
@@ -46,11 +47,11 @@ func TestFigures(t *testing.T) {
 // buildPdreplay is the binary as it is installed.
 func buildPdreplay(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "pdreplay")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "github.com/pdlog/pdlog/cmd/pdreplay").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	dir := t.TempDir()
+	if err := built.Into(t.Context(), dir, "pdreplay"); err != nil {
+		t.Fatal(err)
 	}
-	return path
+	return filepath.Join(dir, "pdreplay")
 }
 
 // run measures a process; an answer that is bad is an answer.

@@ -79,6 +79,7 @@ func nodes(t *testing.T) (p, d *node.Node) {
 		c.Node, c.Role, c.DataDir = name, role, filepath.Join(dir, name)
 		c.Pages, c.AuxRows = poolPages, 64
 		c.NATS.Embedded = false
+		c.Log.SegmentBytes = 1 << 20
 		c.AckTimeout, c.AbortRetry, c.Heartbeat = 2*time.Second, 100*time.Millisecond, 100*time.Millisecond
 		return c
 	}

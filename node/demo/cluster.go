@@ -414,6 +414,7 @@ func (c *Cluster) common(node, role string, ranks int) []string {
 		`waiting_timeout: "60s"`,
 		`bootstrap_timeout: "60s"`,
 		fmt.Sprintf("stop_grace: %q", stopGrace),
+		"log: {segment_bytes: 8388608}", // a demo's log is short
 	}, p.More)
 }
 

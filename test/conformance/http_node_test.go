@@ -95,6 +95,7 @@ func startPrefill(t *testing.T, x *exchange) *node.Node {
 	c := node.DefaultConfig()
 	c.Node, c.Role, c.DataDir, c.Bootstrap = "p0", "prefill", filepath.Join(dir, "p"), "127.0.0.1:0"
 	c.NATS.Embedded, c.RegisterOwn = false, false
+	c.Log.SegmentBytes = 1 << 20
 	if x.Config.Node != "" {
 		c.Node = x.Config.Node
 	}

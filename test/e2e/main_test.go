@@ -1,17 +1,19 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/pdlog/pdlog/test/built"
 )
 
-// pdnode is the binary under test, built once.
-var pdnode string
+// The binaries under test, built once.
+var pdnode, pdreplay string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -26,10 +28,13 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	pdnode = filepath.Join(dir, "pdnode")
-	build := exec.Command("go", "build", "-o", pdnode, "github.com/pdlog/pdlog/cmd/pdnode")
-	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "e2e: build pdnode:", err)
+	pdreplay = filepath.Join(dir, "pdreplay")
+	err = built.Into(context.Background(), dir, "pdnode", "pdreplay")
+	if err == nil {
+		err = os.Setenv("PDNODE_LOG_SEGMENT_BYTES", "1048576") // they are filled with zeroes at each start
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
 	rc := m.Run()

@@ -38,10 +38,6 @@ func TestQuickstartRunsAsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	pdreplay := filepath.Join(filepath.Dir(pdnode), "pdreplay")
-	if out, err := exec.Command("go", "build", "-o", pdreplay, "github.com/pdlog/pdlog/cmd/pdreplay").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	text := strings.NewReplacer("make build\n", "", "/tmp/pdlog-quickstart", dir, "127.0.0.1:8998", freePort(t), "127.0.0.1:8080", freePort(t),
 		"bin/pdnode", pdnode, "bin/pdreplay", pdreplay, "python3 ", "python3 -B -S ").Replace(script.String())
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)

@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/pdlog/pdlog/test/built"
 )
 
 // The binaries under test, built once.
@@ -23,10 +26,12 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	pdnode, pdreplay = filepath.Join(dir, "pdnode"), filepath.Join(dir, "pdreplay")
-	build := exec.Command("go", "build", "-o", dir, "github.com/pdlog/pdlog/cmd/pdnode", "github.com/pdlog/pdlog/cmd/pdreplay")
-	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	if err := build.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "interop: build:", err)
+	err = built.Into(context.Background(), dir, "pdnode", "pdreplay")
+	if err == nil {
+		err = os.Setenv("PDNODE_LOG_SEGMENT_BYTES", "1048576") // they are filled with zeroes at each start
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
 		return 1
 	}
 	rc := m.Run()

@@ -3,7 +3,6 @@ package soak
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pdlog/pdlog/store/mirror/mirrortest"
+	"github.com/pdlog/pdlog/test/built"
 	"github.com/pdlog/pdlog/test/ladder"
 )
 
@@ -46,8 +46,8 @@ func TestSoak(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	bin := filepath.Join(dir, "pdnode")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "github.com/pdlog/pdlog/cmd/pdnode").CombinedOutput(); err != nil {
-		t.Fatalf("build pdnode: %v: %s", err, out)
+	if err := built.Into(t.Context(), dir, "pdnode"); err != nil {
+		t.Fatal(err)
 	}
 	servers := mirrortest.Start(t, mirrortest.Options{Processes: true, Lazy: true})
 	p := startNode(t, bin, dir, "p0", "prefill", servers.URL(), "bootstrap: \"127.0.0.1:0\"", "rdma: {fault: \"late:200ms:2%,error:1%\", fault_seed: 1}")

@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pdlog/pdlog/store/mirror/mirrortest"
+	"github.com/pdlog/pdlog/test/built"
 )
 
 // The binaries under test, built once.
@@ -21,7 +23,7 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "pdlog-stories-")
 	if err == nil {
 		pdnode, pdreplay = filepath.Join(dir, "pdnode"), filepath.Join(dir, "pdreplay")
-		err = buildIn(".", dir, "github.com/pdlog/pdlog/cmd/pdnode", "github.com/pdlog/pdlog/cmd/pdreplay")
+		err = built.Into(context.Background(), dir, "pdnode", "pdreplay")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "stories:", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/pdlog/pdlog/rdma"
 	"github.com/pdlog/pdlog/rdma/fault"
 	"github.com/pdlog/pdlog/replay"
+	"github.com/pdlog/pdlog/test/built"
 )
 
 const lateWrites = "late:1s:30%"
@@ -28,10 +29,11 @@ func TestBlameNamesExactlyWhoseBytesADemoFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	pdnode := filepath.Join(t.TempDir(), "pdnode")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", pdnode, "github.com/pdlog/pdlog/cmd/pdnode").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	bin := t.TempDir()
+	if err := built.Into(t.Context(), bin, "pdnode"); err != nil {
+		t.Fatal(err)
 	}
+	pdnode := filepath.Join(bin, "pdnode")
 	found, named := 0, 0
 	n := runs(t, "PDLOG_TRUTH_DEMOS", 1)
 	for seed := 1; seed <= n; seed++ {
