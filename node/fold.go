@@ -66,15 +66,16 @@ const shellVersion = 1
 // errOtherSnapshot: well kept, but not for this build.
 var errOtherSnapshot = errors.New("snapshot of another version")
 
-func (f *fold) encode() ([]byte, error) {
+// encode is the fold as a snapshot has it; size is how long it may become.
+func (f *fold) encode(size int) ([]byte, error) {
 	b, err := json.Marshal(shellState{
 		Version: shellVersion, Clock: f.clock, Foreign: f.foreign, Armed: f.waits.armed, Quarantined: f.waits.quarantined,
 	})
 	if err != nil {
 		return nil, errors.Wrap(err, "encode snapshot")
 	}
-	out := binary.LittleEndian.AppendUint32(nil, uint32(len(b))) //nolint:gosec // rooms that wait, some bytes each
-	return append(append(out, b...), f.m.Snapshot()...), nil
+	out := binary.LittleEndian.AppendUint32(make([]byte, 0, size), uint32(len(b))) //nolint:gosec // rooms that wait, some bytes each
+	return f.m.AppendSnapshot(append(out, b...)), nil
 }
 
 // decodeFold reads what encode wrote, for this node's configuration.

@@ -57,7 +57,7 @@ func FuzzConfiguration(f *testing.F) {
 // FuzzFold: what is read of a snapshot's bytes can be written and read again.
 func FuzzFold(f *testing.F) {
 	cfg := projector.Config{Node: "p0", Role: events.Role_ROLE_PREFILL, Ranks: []projector.LocalRank{{Address: "127.0.0.1:1"}}}
-	empty, err := newFold(cfg).encode()
+	empty, err := newFold(cfg).encode(0)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func FuzzFold(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := x.encode()
+		again, err := x.encode(0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -132,10 +132,12 @@ func (n *Node) writeSnapshot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	size := 0
 	if s != nil {
 		if old, err := decodeFold(n.projectorConfig(), s.Data); err == nil {
 			f, after = old, s.Seq
 		}
+		size = len(s.Data) + len(s.Data)/8 + 4096
 	}
 	if to <= after {
 		n.snapshotAt, n.oldestRoom = after, f.m.OldestRoom()
@@ -145,7 +147,7 @@ func (n *Node) writeSnapshot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b, err := f.encode()
+	b, err := f.encode(size)
 	if err != nil {
 		return err
 	}

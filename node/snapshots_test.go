@@ -110,7 +110,7 @@ func closeLog(t *testing.T, n *Node) {
 // snapshotOf is what a fold of the whole log, by whatever way, comes to.
 func snapshotOf(t *testing.T, n *Node) []byte {
 	t.Helper()
-	b, err := n.fold.encode()
+	b, err := n.fold.encode(0)
 	if err != nil {
 		t.Fatal(err)
 	}

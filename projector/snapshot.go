@@ -24,8 +24,13 @@ var ErrSnapshot = errors.New("snapshot cannot be used")
 // Restore reads. Only what follows from the log is in it: take it of a Machine
 // that has folded a log, not of one that has been stepped. Equal folds give
 // equal bytes.
-func (m *Machine) Snapshot() []byte {
-	c := &coder{}
+func (m *Machine) Snapshot() []byte { return m.AppendSnapshot(nil) }
+
+// AppendSnapshot puts a Snapshot behind b. A busy node's is some 100 bytes for
+// each room of the last hour: who knows how long the last one was has the room
+// for it in b.
+func (m *Machine) AppendSnapshot(b []byte) []byte {
+	c := &coder{b: b}
 	m.snapshot(c)
 	return c.b
 }

@@ -288,12 +288,16 @@ func (l *Log) LossRecorded() error {
 	return syncDir(l.dir)
 }
 
-func writeSynced(path string, b []byte) error {
+func writeSynced(path string, parts ...[]byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return errors.Wrap(err, "write file")
 	}
-	_, err = f.Write(b)
+	for _, b := range parts {
+		if err == nil {
+			_, err = f.Write(b)
+		}
+	}
 	if err == nil {
 		err = f.Sync()
 	}
@@ -301,9 +305,9 @@ func writeSynced(path string, b []byte) error {
 }
 
 // replaceSynced puts a file in place as a whole, durably.
-func replaceSynced(path string, b []byte) error {
+func replaceSynced(path string, parts ...[]byte) error {
 	tmp := path + ".tmp"
-	if err := writeSynced(tmp, b); err != nil {
+	if err := writeSynced(tmp, parts...); err != nil {
 		return errors.CombineErrors(err, removeIfThere(tmp))
 	}
 	if err := os.Rename(tmp, path); err != nil {

@@ -71,16 +71,14 @@ func (l *Log) WriteSnapshot(seq uint64, chain uint32, data []byte) error {
 	if err := l.fits(seq, chain); err != nil {
 		return errors.Wrap(err, "write snapshot")
 	}
-	b := make([]byte, 0, snapshotHead+len(data)+4)
-	b = append(b, snapshotMagic...)
-	b = binary.LittleEndian.AppendUint64(b, seq)
-	b = binary.LittleEndian.AppendUint32(b, chain)
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(data)))
-	b = append(b, data...)
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, headTable))
+	head := append(make([]byte, 0, snapshotHead), snapshotMagic...)
+	head = binary.LittleEndian.AppendUint64(head, seq)
+	head = binary.LittleEndian.AppendUint32(head, chain)
+	head = binary.LittleEndian.AppendUint64(head, uint64(len(data)))
+	sum := binary.LittleEndian.AppendUint32(nil, crc32.Update(crc32.Checksum(head, headTable), headTable, data))
 	l.snapMu.Lock()
 	defer l.snapMu.Unlock()
-	if err := replaceSynced(snapshotPath(l.dir, seq), b); err != nil {
+	if err := replaceSynced(snapshotPath(l.dir, seq), head, data, sum); err != nil {
 		return errors.Wrap(err, "write snapshot")
 	}
 	seqs, err := listSnapshots(l.dir)
