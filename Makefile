@@ -75,7 +75,7 @@ TEST_JOBS ?= $(shell expr $$(nproc) + 1)
 # The longest begin first, so that none of them is alone at the end.
 TEST_FIRST = ./test/stories ./test/interop ./test/crash ./node ./test/sim ./test/e2e ./cmd/pdreplay/... ./store/mirror ./replay
 test: build deps-test ## all tests, with the race detector, those on Soft-RoCE in QEMU (10 rounds), and the ladder's table
-	@rows=$$(mktemp); rc=0; PDLOG_LADDER=$$rows PDLOG_BIN=$(CURDIR)/$(BIN) GOFLAGS="$$GOFLAGS -trimpath" $(GO) test -race -count=1 -p $(TEST_JOBS) -timeout 15m $(TEST_FIRST) ./... || rc=$$?; \
+	@rows=$$(mktemp); rc=0; PDLOG_LADDER=$$rows PDLOG_BIN=$(CURDIR)/$(BIN) GOFLAGS="$${GOFLAGS:-} -trimpath" $(GO) test -race -count=1 -p $(TEST_JOBS) -timeout 15m $(TEST_FIRST) ./... || rc=$$?; \
 	RXE_ROUNDS=$${RXE_ROUNDS:-10} RXE_FAULTS= test/rxe/run.sh || rc=1; \
 	$(GO) run ./test/ladder/cmd/pdladder $$rows || rc=1; rm -f $$rows; exit $$rc
 

@@ -47,7 +47,7 @@ func startNode(t *testing.T, bin, dir, name, role, nats string, more ...string) 
 	t.Cleanup(n.client.CloseIdle)
 	lines := append([]string{
 		"node: " + name, "role: " + role, "data_dir: " + data, "heartbeat: 500ms", "ack_timeout: 500ms", "transfer_timeout: 5s", "waiting_timeout: 10s", "bootstrap_timeout: 10s",
-		"log: {level: warn, segment_bytes: 8388608, max_bytes: 67108864}", fmt.Sprintf("nats: {url: %q}", nats),
+		"log: {level: warn, segment_bytes: 33554432, max_bytes: 268435456}", fmt.Sprintf("nats: {url: %q}", nats),
 	}, more...)
 	config := filepath.Join(dir, name+".yaml")
 	if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
