@@ -79,8 +79,8 @@ func (x *fencedPair) start(dir, name, role string, enter []string, more ...strin
 	n := &fencedNode{name: name, config: filepath.Join(dir, name+".yaml"), enter: enter}
 	socket := filepath.Join(dir, name+".sock")
 	lines := append([]string{
-		"node: " + name, "role: " + role, "data_dir: " + filepath.Join(dir, name), "log: {segment_bytes: 1048576}", "socket: " + socket, "heartbeat: 500ms",
-		"ack_timeout: 500ms", "transfer_timeout: 60s", "waiting_timeout: 60s", "bootstrap_timeout: 60s", "log: {level: error}", "nats: {embedded: false}",
+		"node: " + name, "role: " + role, "data_dir: " + filepath.Join(dir, name), "socket: " + socket, "heartbeat: 500ms",
+		"ack_timeout: 500ms", "transfer_timeout: 60s", "waiting_timeout: 60s", "bootstrap_timeout: 60s", "log: {level: error, segment_bytes: 1048576}", "nats: {embedded: false}",
 	}, more...)
 	if err := os.WriteFile(n.config, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		x.Fatal(err)
