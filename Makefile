@@ -86,12 +86,13 @@ NIGHT_SOAK   ?= 20m
 NIGHT_FLEETS ?= 3000
 NIGHT_REVS   ?= HEAD~1 HEAD~30
 .PHONY: night
-night: build deps-test ## the long column: model, 3,000 seeds, a thousand nodes, 50,000 crash images, every story, every fuzz target, the soak
+night: build deps-test ## the long column: model, 3,000 seeds, a thousand nodes, 50,000 crash images, kills of the mirror, every story, every fuzz target, the soak
 	$(call apt,spin iproute2 nftables)
 	@rows=$$(mktemp); rc=0; export PDLOG_LADDER=$$rows PDLOG_NIGHT=1 PDLOG_NEED_SPIN=1 PDLOG_MODEL_SEEDS=100 PDLOG_SIM_JOBS=$$(nproc); \
 	$(GO) test -count=1 -v -timeout 120m ./test/model || rc=1; \
 	PDLOG_SIM_SEEDS=1000 PDLOG_SIM_FLEETS=$(NIGHT_FLEETS) PDLOG_SIM_THOUSAND=1 $(GO) test -count=1 -v -timeout 180m ./test/sim || rc=1; \
 	$(MAKE) crash || rc=1; \
+	$(MAKE) mirror-kills truth interop test-rxe -k || rc=1; \
 	PDLOG_OLD_REVS="$(NIGHT_REVS)" $(GO) test -count=1 -v -timeout 60m ./test/stories || rc=1; \
 	$(GO) test -count=1 -v -timeout 10m -run '/StoppedWriter' ./rdma/tcp ./rdma/shm || rc=1; \
 	$(MAKE) fuzz FUZZTIME=$(NIGHT_FUZZ) || rc=1; \

@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/pdlog/pdlog/events"
+	"github.com/pdlog/pdlog/test/ladder"
 )
 
 // Whatever bit of a segment file flips, reading gives the true events or an
@@ -56,6 +58,7 @@ func TestAnyFlippedBitGivesTruthOrAnError(t *testing.T) {
 	}
 	h.clean = false
 	killed := encodeHead(h) // as a process leaves it that was killed
+	start := time.Now()
 	for i := range flips {
 		bit := rng.IntN(used * 8)
 		bad := bytes.Clone(orig)
@@ -99,6 +102,7 @@ func TestAnyFlippedBitGivesTruthOrAnError(t *testing.T) {
 	if found == 0 {
 		t.Error("no flip was found: the test damages nothing")
 	}
+	ladder.Report(t, ladder.Row{Rung: "flipped bits", What: "a segment", Runs: uint64(flips), Faults: uint64(flips), Took: time.Since(start)}) //nolint:gosec // a count
 	t.Logf("%d of %d flips gave an error, the others hit unused bytes", found, flips)
 }
 

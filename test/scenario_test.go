@@ -5,9 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/replay/scenario"
+	"github.com/pdlog/pdlog/test/ladder"
 )
 
 func scenarioFiles(t *testing.T) []string {
@@ -21,8 +23,9 @@ func scenarioFiles(t *testing.T) []string {
 
 // TestScenarios runs every scenario file; a file that fails names its line.
 func TestScenarios(t *testing.T) {
-	for _, f := range scenarioFiles(t) {
-		t.Run(filepath.Base(f), func(t *testing.T) {
+	start, files, failed := time.Now(), scenarioFiles(t), uint64(0)
+	for _, f := range files {
+		ok := t.Run(filepath.Base(f), func(t *testing.T) {
 			rep, err := scenario.RunFile(f)
 			if err != nil {
 				t.Fatal(err)
@@ -31,7 +34,11 @@ func TestScenarios(t *testing.T) {
 				t.Fatalf("%s:%d: %s", f, rep.FailedLine, rep.Detail)
 			}
 		})
+		if !ok {
+			failed++
+		}
 	}
+	ladder.Report(t, ladder.Row{Rung: "scenarios", What: "files", Runs: uint64(len(files)), Found: failed, Took: time.Since(start)})
 }
 
 // TestSameFileSameEvents: a scenario is deterministic, byte for byte.

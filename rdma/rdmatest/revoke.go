@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pdlog/pdlog/rdma"
+	"github.com/pdlog/pdlog/test/ladder"
 )
 
 // EnvRounds sets how many times testRevokeMidTransfer revokes. 1,000 are the
@@ -55,7 +56,7 @@ func (w *pair) stream(t *testing.T, l rdma.Lease, tag rdma.Tag, first int) (post
 // after everything has ended they must be as they were left.
 func testRevokeMidTransfer(t *testing.T, p rdma.Provider) {
 	const size = 4 << 20
-	rounds := roundsOf(t, p)
+	start, rounds := time.Now(), roundsOf(t, p)
 	w := newPair(t, p, size, rdma.Config{})
 	cut, partly := 0, 0
 	var took []time.Duration
@@ -99,6 +100,7 @@ func testRevokeMidTransfer(t *testing.T, p rdma.Provider) {
 	}
 	l := grant(t, w.dst, 1, all(w.dst))
 	w.works(t, l, 0, page)
+	ladder.Report(t, ladder.Row{Rung: "data plane", What: "revocations mid-transfer, " + p.Name(), Runs: uint64(rounds), Faults: uint64(cut), Took: time.Since(start)}) //nolint:gosec // counts
 	t.Logf("RESULT %s: %d revocations mid-transfer, %d cut a stream, %d writes were part way in, 0 late bytes, p50 %s, max %s",
 		p.Name(), rounds, cut, partly, median(took), longest(took))
 }

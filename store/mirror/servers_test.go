@@ -21,6 +21,7 @@ import (
 
 	"github.com/pdlog/pdlog/store/mirror"
 	"github.com/pdlog/pdlog/store/mirror/mirrortest"
+	"github.com/pdlog/pdlog/test/ladder"
 )
 
 func TestMain(m *testing.M) {
@@ -160,6 +161,7 @@ func TestKillsOfNodesAndServersLeaveTheMirrorExact(t *testing.T) {
 			if clusters == 1 {
 				t.Parallel()
 			}
+			start := time.Now()
 			var mu sync.Mutex
 			var all killed
 			t.Run("clusters", func(t *testing.T) {
@@ -172,6 +174,10 @@ func TestKillsOfNodesAndServersLeaveTheMirrorExact(t *testing.T) {
 						all.add(k)
 					})
 				}
+			})
+			ladder.Report(t, ladder.Row{
+				Rung: "mirror", What: "kills, " + name, Runs: uint64(all.nodes), Faults: uint64(all.nodes + all.servers), //nolint:gosec // counts
+				Found: uint64(all.Duplicates + all.Gaps + all.Other + all.AuditMissing + all.AuditDuplicates), Took: time.Since(start), //nolint:gosec // counts
 			})
 			t.Logf("%d nodes and %d servers killed (%d of them leaders), in %d clusters: %d events in %d steps, %d duplicates, %d gaps, %d other findings; milestones: %d missing, %d twice",
 				all.nodes, all.servers, all.leaders, clusters, all.Events, all.steps, all.Duplicates, all.Gaps, all.Other, all.AuditMissing, all.AuditDuplicates)

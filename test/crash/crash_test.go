@@ -12,12 +12,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pdlog/pdlog/events"
 	"github.com/pdlog/pdlog/store"
+	"github.com/pdlog/pdlog/test/ladder"
 )
 
 func imageCount(t *testing.T) int {
@@ -294,7 +296,9 @@ func TestPowerLossLosesNothingAcknowledged(t *testing.T) {
 	expect(t, "two syncs", trace(t, two, "two-sync", "killed", "killed"), func() *disk { return newDisk(two, false) }, n/10, check)
 
 	// The controls. A disk that ignores syncs must be caught.
+	start := time.Now()
 	done, found := images(t, calls, func() *disk { return newDisk(root, true) }, 200, 20, check)
+	report(t, "crash controls", "a disk that ignores syncs", done, len(found), start)
 	if len(found) < 10 {
 		t.Errorf("a disk that ignores syncs: %d of %d images were found", len(found), done)
 	}
@@ -316,8 +320,17 @@ func TestPowerLossLosesNothingAcknowledged(t *testing.T) {
 	t.Logf("without the tip, of %d images %d lost acknowledged events, %d had a newest root that cannot be read", done, lost, refused)
 }
 
+// report counts images: each is a fault.
+func report(t *testing.T, rung, what string, images, found int, start time.Time) {
+	t.Helper()
+	ladder.Report(t, ladder.Row{
+		Rung: rung, What: what, Runs: uint64(images), Faults: uint64(images), Found: uint64(found), Took: time.Since(start), //nolint:gosec // counts
+	})
+}
+
 func expect(t *testing.T, what string, calls []*call, begin func() *disk, n int, look func(job) error) {
 	t.Helper()
+	start := time.Now()
 	done, found := images(t, calls, begin, n, 5, look)
 	for _, err := range found {
 		t.Errorf("%s: %v", what, err)
@@ -325,7 +338,7 @@ func expect(t *testing.T, what string, calls []*call, begin func() *disk, n int,
 	if len(found) == 0 && done != n {
 		t.Errorf("%s: %d images, want %d", what, done, n)
 	}
-	t.Logf("%s: %d images, %d wrong", what, done, len(found))
+	report(t, "crash images", what, done, len(found), start)
 }
 
 // tornImages keeps a few of the images whose newest root is torn.
