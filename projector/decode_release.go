@@ -135,6 +135,9 @@ func (m *Machine) overdue(r *Room, cause uint64) {
 func (m *Machine) resumeWait(r *Room) {
 	switch {
 	case m.room(r.Seq) == nil || r.Quarantined || !r.owes():
+	case m.cfg.Policy == events.Policy_POLICY_TIMEOUT && r.fencing():
+		// A fence that an earlier life began is waited for: if the policy has become
+		// timeout since, that releases nothing whose fence is under way.
 	case r.TimedOut:
 		m.overdue(r, 0)
 	default:

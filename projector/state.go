@@ -439,6 +439,16 @@ func (r *Room) owes() bool {
 	return false
 }
 
+// fencing: a fence of one of its pairs has not ended.
+func (r *Room) fencing() bool {
+	for _, p := range r.Pairs {
+		if p.Fencing {
+			return true
+		}
+	}
+	return false
+}
+
 // missing lists the pairs that owe evidence.
 func (m *Machine) missing(r *Room) []*events.Pair {
 	out := m.pairs.open()

@@ -180,3 +180,45 @@ func takenUp(cfg projector.Config, state []byte, last *events.Event, proven even
 	}
 	return ""
 }
+
+// A fence that is under way when a life ends is waited for, also by a life whose
+// policy has become timeout: its failure leaves a quarantine, not a release.
+func TestAFenceOutlivesAChangeOfPolicyToTimeout(t *testing.T) {
+	files, err := filepath.Glob("../../test/scenarios/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, f := range files {
+		w := play(t, f)
+		for _, name := range w.names {
+			n, ok := w.nodes[name].(*pdNode)
+			if !ok {
+				continue
+			}
+			cfg := n.config()
+			cfg.Policy = events.Policy_POLICY_TIMEOUT
+			folded := projector.New(n.config())
+			for _, e := range n.disk {
+				folded.Apply(e)
+				if e.GetFenceStarted() == nil {
+					continue
+				}
+				tried++
+				m := projector.New(cfg)
+				if err := m.Restore(folded.Snapshot()); err != nil {
+					t.Fatal(err)
+				}
+				start := projector.Start{Boot: e.Boot + 1, Incarnation: e.Incarnation + 1, LogID: m.State().LogID}
+				for _, x := range m.Step(projector.At(e.Clock()), start).Events {
+					if x.GetReleased() != nil && x.RoomSeq == e.RoomSeq {
+						t.Errorf("%s: %s: room %d is released while its fence is under way", filepath.Base(f), name, x.Room)
+					}
+				}
+			}
+		}
+	}
+	if tried == 0 {
+		t.Error("no scenario begins a fence: the test says nothing")
+	}
+}
