@@ -5567,6 +5567,7 @@ type ChunkQueued struct {
 	SourcePages   []uint32               `protobuf:"varint,6,rep,packed,name=source_pages,json=sourcePages,proto3" json:"source_pages,omitempty"`
 	To            []string               `protobuf:"bytes,7,rep,name=to,proto3" json:"to,omitempty"`
 	Bytes         uint64                 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	SourceAux     uint32                 `protobuf:"varint,9,opt,name=source_aux,json=sourceAux,proto3" json:"source_aux,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5657,6 +5658,13 @@ func (x *ChunkQueued) GetBytes() uint64 {
 	return 0
 }
 
+func (x *ChunkQueued) GetSourceAux() uint32 {
+	if x != nil {
+		return x.SourceAux
+	}
+	return 0
+}
+
 type ChunkPosted struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Token       uint64                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -5670,7 +5678,8 @@ type ChunkPosted struct {
 	// list is laid down at staging_offset + i pages. staging_end 0: not staged.
 	StagingOffset uint64 `protobuf:"varint,8,opt,name=staging_offset,json=stagingOffset,proto3" json:"staging_offset,omitempty"`
 	StagingEnd    uint64 `protobuf:"varint,9,opt,name=staging_end,json=stagingEnd,proto3" json:"staging_end,omitempty"`
-	First         uint32 `protobuf:"varint,10,opt,name=first,proto3" json:"first,omitempty"` // staged: place of the first page in the room's list
+	First         uint32 `protobuf:"varint,10,opt,name=first,proto3" json:"first,omitempty"`                          // staged: place of the first page in the room's list
+	SourceAux     uint32 `protobuf:"varint,11,opt,name=source_aux,json=sourceAux,proto3" json:"source_aux,omitempty"` // last: row of the rank's own aux memory that goes with it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5771,6 +5780,13 @@ func (x *ChunkPosted) GetStagingEnd() uint64 {
 func (x *ChunkPosted) GetFirst() uint32 {
 	if x != nil {
 		return x.First
+	}
+	return 0
+}
+
+func (x *ChunkPosted) GetSourceAux() uint32 {
+	if x != nil {
+		return x.SourceAux
 	}
 	return 0
 }
@@ -7461,7 +7477,7 @@ const file_events_proto_rawDesc = "" +
 	"\tcomponent\x18\x03 \x01(\rR\tcomponent\x12\x1a\n" +
 	"\bprovider\x18\x04 \x01(\tR\bprovider\x12\x1a\n" +
 	"\bendpoint\x18\x05 \x01(\tR\bendpoint\x12\x10\n" +
-	"\x03key\x18\x06 \x01(\fR\x03key\"\xc2\x01\n" +
+	"\x03key\x18\x06 \x01(\fR\x03key\"\xe1\x01\n" +
 	"\vChunkQueued\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\rR\x05chunk\x12\x14\n" +
 	"\x05pages\x18\x02 \x03(\rR\x05pages\x12\x12\n" +
@@ -7470,7 +7486,9 @@ const file_events_proto_rawDesc = "" +
 	"\x05count\x18\x05 \x01(\x04R\x05count\x12!\n" +
 	"\fsource_pages\x18\x06 \x03(\rR\vsourcePages\x12\x0e\n" +
 	"\x02to\x18\a \x03(\tR\x02to\x12\x14\n" +
-	"\x05bytes\x18\b \x01(\x04R\x05bytes\"\x8a\x02\n" +
+	"\x05bytes\x18\b \x01(\x04R\x05bytes\x12\x1d\n" +
+	"\n" +
+	"source_aux\x18\t \x01(\rR\tsourceAux\"\xa9\x02\n" +
 	"\vChunkPosted\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x04R\x05token\x12\x14\n" +
 	"\x05chunk\x18\x02 \x01(\rR\x05chunk\x12\x0e\n" +
@@ -7483,7 +7501,9 @@ const file_events_proto_rawDesc = "" +
 	"\vstaging_end\x18\t \x01(\x04R\n" +
 	"stagingEnd\x12\x14\n" +
 	"\x05first\x18\n" +
-	" \x01(\rR\x05first\"b\n" +
+	" \x01(\rR\x05first\x12\x1d\n" +
+	"\n" +
+	"source_aux\x18\v \x01(\rR\tsourceAux\"b\n" +
 	"\x0eChunkCompleted\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x04R\x05token\x12\x14\n" +
 	"\x05chunk\x18\x02 \x01(\rR\x05chunk\x12\x0e\n" +

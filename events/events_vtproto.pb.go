@@ -4938,6 +4938,11 @@ func (m *ChunkQueued) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.SourceAux != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SourceAux))
+		i--
+		dAtA[i] = 0x48
+	}
 	if m.Bytes != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Bytes))
 		i--
@@ -5049,6 +5054,11 @@ func (m *ChunkPosted) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.SourceAux != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.SourceAux))
+		i--
+		dAtA[i] = 0x58
 	}
 	if m.First != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.First))
@@ -8512,6 +8522,9 @@ func (m *ChunkQueued) SizeVT() (n int) {
 	if m.Bytes != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Bytes))
 	}
+	if m.SourceAux != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.SourceAux))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -8560,6 +8573,9 @@ func (m *ChunkPosted) SizeVT() (n int) {
 	}
 	if m.First != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.First))
+	}
+	if m.SourceAux != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.SourceAux))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -21451,6 +21467,25 @@ func (m *ChunkQueued) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 9:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SourceAux", wireType)
+			}
+			m.SourceAux = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.SourceAux |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -21816,6 +21851,25 @@ func (m *ChunkPosted) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.First |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SourceAux", wireType)
+			}
+			m.SourceAux = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.SourceAux |= uint32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

@@ -31,7 +31,7 @@ func (e *engine) chunk(q *enginepb.SendChunkRequest) (task, error) {
 		cmd.Bytes = uint64(max(len(q.Pages), int(q.Count))) * m.pageBytes
 	}
 	if q.Last {
-		n.post.sourceAux(q.Room, int(q.Rank), q.SourceAux)
+		cmd.SourceAux = q.SourceAux
 	}
 	if len(q.After) > 0 {
 		n.gate.used.Store(true)

@@ -37,12 +37,12 @@ var errNoEngine = errors.New("the destination gave no key, and no engine is conn
 
 // hand gives a write to the engine, with the notifications that go along with
 // it. Unless it fails the write is open.
-func (w *engineWrites) hand(h *hub, a *projector.PostWrite, sourceAux uint32, seq uint64, told []string) error {
+func (w *engineWrites) hand(h *hub, a *projector.PostWrite, seq uint64, told []string) error {
 	n := &enginepb.Notice{
 		Kind: enginepb.Notice_KIND_WRITE, Room: a.Room, RoomSeq: a.RoomSeq, Seq: seq,
 		Write: &enginepb.EngineWrite{
 			Token: a.Token, Rank: uint32(a.Rank.Index()), To: string(a.To), Address: a.Address, Session: a.Session, //nolint:gosec // ranks
-			Chunk: a.Chunk, Pages: a.Pages, SourcePages: a.SourcePages, Last: a.Last, Aux: a.Aux, SourceAux: sourceAux,
+			Chunk: a.Chunk, Pages: a.Pages, SourcePages: a.SourcePages, Last: a.Last, Aux: a.Aux, SourceAux: a.SourceAux,
 			Notifications: told,
 		},
 	}

@@ -92,6 +92,48 @@ func TestEngineErrorIsNoDrain(t *testing.T) {
 	q.p.await(enginepb.Notice_KIND_SOURCE_RELEASED, 8)
 }
 
+// A room number is used again while the last write of its earlier use is still
+// open: the end of that leaves the later use its own aux row.
+func TestAuxRowIsOfOneUseOfTheNumber(t *testing.T) {
+	q := startForeignPair(t, true)
+	send := func(row uint32) {
+		if _, err := q.p.client.SendChunk(testContext(t), connect.NewRequest(&enginepb.SendChunkRequest{
+			Room: 7, Count: 2, SourcePages: []uint32{4, 5}, SourceAux: row, Last: true,
+		})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.open(7, 0, 1)
+	q.p.await(enginepb.Notice_KIND_READY, 7)
+	send(3)
+	first := q.p.await(enginepb.Notice_KIND_WRITE, 7).Write
+	if first.SourceAux != 3 {
+		t.Fatalf("the first write is %v", first)
+	}
+	if _, err := q.p.client.Abort(testContext(t), connect.NewRequest(&enginepb.AbortRequest{Room: 7})); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.p.client.Clear(testContext(t), connect.NewRequest(&enginepb.RoomRequest{Room: 7})); err != nil {
+		t.Fatal(err)
+	}
+	q.openSend(7)
+	send(2) // waits for its metadata
+	if err := q.p.writeDone(first.Token, enginepb.WriteDoneRequest_OUTCOME_COMPLETED); err != nil {
+		t.Fatal(err)
+	}
+	q.p.await(enginepb.Notice_KIND_SOURCE_RELEASED, 7)
+	q.d.await(enginepb.Notice_KIND_RELEASED, 7)
+	q.open(7, 2, 3)
+	second := q.p.await(enginepb.Notice_KIND_WRITE, 7).Write
+	if second.Token == first.Token || second.SourceAux != 2 {
+		t.Fatalf("the second write is %v, want row 2", second)
+	}
+	if err := q.p.writeDone(second.Token, enginepb.WriteDoneRequest_OUTCOME_COMPLETED); err != nil {
+		t.Fatal(err)
+	}
+	q.d.await(enginepb.Notice_KIND_SUCCEEDED, 7)
+}
+
 // An aux row alone is owed too: with no key and no engine it is no success.
 func TestAnAuxRowNeedsAKeyToo(t *testing.T) {
 	p := newPostPlane(newMemoryTable(1), newShapes(TopologyConfig{TPSize: 1, PPSize: 1}), nil, nil)

@@ -36,9 +36,6 @@ func (n *Node) perform(act projector.Action, seq uint64) {
 	case projector.CheckPages:
 		n.background.Go(func() { n.receive.check(a) })
 	case projector.Tell:
-		if a.Kind == projector.TellSourceReleased {
-			n.post.ended(a.Room, n.cfg.Ranks)
-		}
 		if a.Kind == projector.TellFailed && n.post != nil {
 			n.dropChunks(a.RoomSeq)
 		}

@@ -57,12 +57,12 @@ func (n *Node) openPlanes(ctx context.Context) error {
 		cfg.OnCompletion = n.post.complete
 		if n.cfg.RDMA.EngineWrites {
 			n.engineWrites = newEngineWrites()
-			n.post.byEngine = func(a *projector.PostWrite, sourceAux uint32, seq uint64) error {
+			n.post.byEngine = func(a *projector.PostWrite, seq uint64) error {
 				told, err := n.notifications(a)
 				if err != nil {
 					return err
 				}
-				return n.engineWrites.hand(n.hub, a, sourceAux, seq, told)
+				return n.engineWrites.hand(n.hub, a, seq, told)
 			}
 		}
 	}

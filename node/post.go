@@ -32,14 +32,13 @@ type postPlane struct {
 	took   func(peer string, d time.Duration) // a write that completed; may be nil
 	// byEngine writes to destinations that gave no key of ours; nil: such a
 	// write fails.
-	byEngine func(a *projector.PostWrite, sourceAux uint32, seq uint64) error
+	byEngine func(a *projector.PostWrite, seq uint64) error
 
 	sealed sealSet
 	tokens tokenTable
 
 	mu      sync.Mutex         // before writer.mu
 	writers map[string]*writer // by endpoint of the keys
-	aux     map[auxKey]uint32  // source rows that are not 0
 	closed  bool
 	stop    chan struct{}
 	wg      sync.WaitGroup
@@ -116,33 +115,10 @@ func (t *tokenTable) get(token uint64) postedWrite {
 	return t.m[token]
 }
 
-type auxKey struct {
-	room uint64
-	rank int
-}
-
 func newPostPlane(memory *memoryTable, sh *shapes, tell func(projector.Command), log *slog.Logger) *postPlane {
 	return &postPlane{
 		memory: memory, shapes: sh, tell: tell, log: log,
-		writers: map[string]*writer{}, aux: map[auxKey]uint32{}, stop: make(chan struct{}),
-	}
-}
-
-// sourceAux says which row of a rank's own aux memory goes with a room.
-func (p *postPlane) sourceAux(room uint64, rank int, row uint32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if row != 0 {
-		p.aux[auxKey{room, rank}] = row
-	}
-}
-
-// ended forgets what belonged to a room whose source pages are free.
-func (p *postPlane) ended(room uint64, ranks int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := range ranks {
-		delete(p.aux, auxKey{room, i})
+		writers: map[string]*writer{}, stop: make(chan struct{}),
 	}
 }
 
@@ -171,18 +147,11 @@ func (p *postPlane) postByEngine(a *projector.PostWrite, seq uint64) error {
 	if p.sealed.has(rdma.Tag(a.RoomSeq)) {
 		return errSealed
 	}
-	return p.byEngine(a, p.rowOf(a), seq)
+	return p.byEngine(a, seq)
 }
 
 // owesAux: the destination's aux row goes with this write.
 func owesAux(a *projector.PostWrite) bool { return a.Last && a.Aux != nil }
-
-// rowOf is the row of our own aux memory that goes with a write's room.
-func (p *postPlane) rowOf(a *projector.PostWrite) uint32 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.aux[auxKey{a.Room, a.Rank.Index()}]
-}
 
 func (p *postPlane) fails(token uint64, err error) {
 	p.tell(projector.WriteDone{Token: token, Outcome: projector.WriteFailed, Reason: err.Error()})
@@ -235,10 +204,9 @@ func (p *postPlane) prepare(a *projector.PostWrite) (job, error) {
 		return j, errors.New("the destination gave no key for its aux row")
 	}
 	if owesAux(a) && m.auxRows > 0 && aux != nil {
-		row := p.rowOf(a)
-		src, ok := m.row(row)
+		src, ok := m.row(a.SourceAux)
 		if !ok {
-			return j, errors.Newf("source aux row %d is outside the %d rows", row, m.auxRows)
+			return j, errors.Newf("source aux row %d is outside the %d rows", a.SourceAux, m.auxRows)
 		}
 		j.writes = append(j.writes, rdma.Write{Src: src, RemoteOff: uint64(*a.Aux) * m.auxBytes, Key: aux.Key})
 	}

@@ -1,7 +1,9 @@
 package projector
 
 import (
+	"bytes"
 	"slices"
+	"unique"
 
 	"github.com/pdlog/pdlog/events"
 )
@@ -39,7 +41,7 @@ func (m *Machine) applyPrefill(e *events.Event) {
 		q := p.ChunkQueued
 		cmd := SendChunk{
 			Room: r.Room, Rank: RankID(e.Rank), Chunk: q.Chunk, Pages: q.Pages, First: q.First, Count: uint32(q.Count), //nolint:gosec // was uint32
-			SourcePages: q.SourcePages, Last: q.Last, Bytes: q.Bytes,
+			SourcePages: q.SourcePages, Last: q.Last, Bytes: q.Bytes, SourceAux: q.SourceAux,
 		}
 		for _, to := range q.To {
 			cmd.To = append(cmd.To, RankID(to))
@@ -203,9 +205,12 @@ func (m *Machine) forget(r *PRoom) {
 		return
 	}
 	st := m.st
-	rc := &Receipt{Room: r.Room, Seq: r.Seq, Outcome: r.Outcome, Ranks: r.Ranks, CannotTell: r.cannotTell()}
+	rc := &Receipt{Room: r.Room, Seq: r.Seq, Outcome: r.Outcome, Ranks: make([]ReceiptRank, 0, len(r.Ranks)), CannotTell: r.cannotTell()}
+	for _, rank := range sortedKeys(r.Ranks) {
+		rc.Ranks = append(rc.Ranks, ReceiptRank{Rank: shared(rank), PRank: *r.Ranks[rank]})
+	}
 	for _, d := range r.Dests {
-		rd := ReceiptDest{Rank: d.Rank, To: d.To, Node: d.Node, LogID: d.LogID, RoomSeq: d.RoomSeq}
+		rd := ReceiptDest{Rank: shared(d.Rank), To: shared(d.To), Node: shared(d.Node), LogID: m.sharedLog(d.Node, d.LogID), RoomSeq: d.RoomSeq}
 		if t := r.target(d.Rank, d.Address); t != nil {
 			rd.Gen = t.Gen
 		}
@@ -213,7 +218,9 @@ func (m *Machine) forget(r *PRoom) {
 	}
 	for _, t := range r.Targets { // an ABORT that was here before its metadata: that is refused when it comes
 		if r.dest(t.Rank, t.To) == nil {
-			rc.Dests = append(rc.Dests, ReceiptDest{Rank: t.Rank, To: t.To, Node: t.To.Node(), LogID: t.LogID, RoomSeq: t.RoomSeq, Gen: t.Gen})
+			rc.Dests = append(rc.Dests, ReceiptDest{
+				Rank: shared(t.Rank), To: shared(t.To), Node: shared(t.To.Node()), LogID: m.sharedLog(t.To.Node(), t.LogID), RoomSeq: t.RoomSeq, Gen: t.Gen,
+			})
 		}
 	}
 	delete(st.PRooms, r.Seq)
@@ -246,6 +253,18 @@ func (st *State) leaveNumber(room uint64, key roomKey) {
 	}
 }
 
+// shared is a text that receipts have in common: what an event or a message
+// brought goes with it otherwise.
+func shared[T ~string](s T) T { return T(unique.Make(string(s)).Value()) }
+
+// sharedLog is a log id in the memory of its node's endpoint, where it is the same.
+func (m *Machine) sharedLog(node string, id []byte) []byte {
+	if l := m.logOf(node); bytes.Equal(l, id) {
+		return l
+	}
+	return bytes.Clone(id)
+}
+
 func (m *Machine) addReceipt(rc *Receipt) {
 	m.st.Receipts[rc.Room] = append(m.st.Receipts[rc.Room], rc)
 	m.st.receiptQ = append(m.st.receiptQ, rc)
@@ -265,6 +284,7 @@ func (m *Machine) dropReceipt() {
 	}
 	rc := st.receiptQ[at]
 	if at == 0 {
+		st.receiptQ[0] = nil // the memory before the list's beginning is looked through too
 		st.receiptQ = st.receiptQ[1:]
 	} else {
 		st.receiptQ = slices.Delete(st.receiptQ, at, at+1)
@@ -324,12 +344,12 @@ func (m *Machine) applyToReceipt(e *events.Event) {
 				return
 			}
 		}
-		rc.Dests = append(rc.Dests, ReceiptDest{Rank: RankID(e.Rank), To: to, Node: to.Node(), LogID: logID, RoomSeq: seq, Gen: gen})
+		rc.Dests = append(rc.Dests, ReceiptDest{Rank: shared(RankID(e.Rank)), To: shared(to), Node: shared(to.Node()), LogID: logID, RoomSeq: seq, Gen: gen})
 		return
 	}
 	m.addReceipt(&Receipt{
-		Room: e.Room, NeverSeen: true, Outcome: OutcomeFailed, Ranks: map[RankID]*PRank{},
-		Dests: []ReceiptDest{{Rank: RankID(e.Rank), To: to, Node: to.Node(), LogID: logID, RoomSeq: seq, Gen: gen}},
+		Room: e.Room, NeverSeen: true, Outcome: OutcomeFailed,
+		Dests: []ReceiptDest{{Rank: shared(RankID(e.Rank)), To: shared(to), Node: shared(to.Node()), LogID: logID, RoomSeq: seq, Gen: gen}},
 	})
 }
 
@@ -350,7 +370,7 @@ func (m *Machine) askedAgain(e *events.Event, to RankID, gen *uint64) {
 			}
 		}
 		if !known {
-			rc.Dests = append(rc.Dests, ReceiptDest{Rank: RankID(e.Rank), To: to, Node: to.Node(), LogID: m.logOf(to.Node()), Gen: gen})
+			rc.Dests = append(rc.Dests, ReceiptDest{Rank: shared(RankID(e.Rank)), To: shared(to), Node: shared(to.Node()), LogID: m.logOf(to.Node()), Gen: gen})
 		}
 	}
 }

@@ -423,6 +423,7 @@ type SendChunk struct {
 	SourcePages []uint32
 	Bytes       uint64 // that one destination gets, for the record
 	Last        bool
+	SourceAux   uint32   // row of the rank's own aux memory that goes with the last chunk
 	To          []RankID // empty = every destination of the rank
 }
 

@@ -81,8 +81,9 @@ type PostWrite struct {
 	Chunk       uint32
 	Pages       []uint32 // destination pages
 	SourcePages []uint32
-	Last        bool // aux and state go with it
-	Aux         *uint32
+	Last        bool    // aux and state go with it
+	Aux         *uint32 // the destination's row
+	SourceAux   uint32  // ours, with Aux
 	Keys        []*events.WriteKey
 	Staged      bool   // into the destination's staging ring, from StagingAt on
 	StagingAt   uint64 // bytes from the ring's start

@@ -2,6 +2,8 @@ package projector
 
 import (
 	"bytes"
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/pdlog/pdlog/events"
@@ -195,23 +197,33 @@ func (m *Machine) abortOfReceipt(c WireAbort, ep *Endpoint, seq uint64, rc *Rece
 		m.withhold(c.Room, key, c.At, ep.Rank, c.Address, c.Generation, seq, 0, reasonCannotTell)
 		return
 	}
-	if key != 0 && (rc.Ranks[c.At] == nil || !rc.Ranks[c.At].Drained) {
-		var writes uint64
-		if pr := rc.Ranks[c.At]; pr != nil {
-			writes = pr.Writes
+	if key != 0 {
+		if pr := rc.done(c.At); !pr.Drained {
+			m.drained(c.Room, key, c.At, pr.Writes)
 		}
-		m.drained(c.Room, key, c.At, writes)
 	}
 	m.sendAck(c.Room, key, c.At, ep.Rank, c.Address, c.Generation, seq, proof, repeat)
 }
 
-func (rc *Receipt) rank(id RankID) *PRank {
-	p := rc.Ranks[id]
-	if p == nil {
-		p = &PRank{}
-		rc.Ranks[id] = p
+func (rc *Receipt) find(id RankID) (at int, found bool) {
+	return slices.BinarySearchFunc(rc.Ranks, id, func(r ReceiptRank, id RankID) int { return cmp.Compare(r.Rank, id) })
+}
+
+// done is what a rank had done, without making an entry for it.
+func (rc *Receipt) done(id RankID) PRank {
+	if i, ok := rc.find(id); ok {
+		return rc.Ranks[i].PRank
 	}
-	return p
+	return PRank{}
+}
+
+// rank is valid until the next one is made.
+func (rc *Receipt) rank(id RankID) *PRank {
+	i, ok := rc.find(id)
+	if !ok {
+		rc.Ranks = slices.Insert(rc.Ranks, i, ReceiptRank{Rank: shared(id)})
+	}
+	return &rc.Ranks[i].PRank
 }
 
 // answer acknowledges a target if its rank has drained, else holds it: targets

@@ -48,7 +48,7 @@ func (m *Machine) sendChunk(c SendChunk) {
 
 // queue keeps a chunk for later.
 func (m *Machine) queue(r *PRoom, c SendChunk) {
-	q := &events.ChunkQueued{Chunk: c.Chunk, Pages: c.Pages, Last: c.Last, First: c.First, Count: uint64(c.Count), SourcePages: c.SourcePages, Bytes: c.Bytes}
+	q := &events.ChunkQueued{Chunk: c.Chunk, Pages: c.Pages, Last: c.Last, First: c.First, Count: uint64(c.Count), SourcePages: c.SourcePages, Bytes: c.Bytes, SourceAux: c.SourceAux}
 	for _, to := range c.To {
 		q.To = append(q.To, string(to))
 	}
@@ -112,7 +112,7 @@ func (m *Machine) post(r *PRoom, c SendChunk) {
 		e, posted := m.pool.ChunkPosted.New()
 		e.Room, e.RoomSeq, e.Rank = r.Room, r.Seq, string(c.Rank)
 		posted.Token, posted.Chunk, posted.To, posted.Last, posted.Bytes = token, c.Chunk, string(d.To), c.Last, c.Bytes
-		posted.Pages, posted.SourcePages = pages[i], c.SourcePages
+		posted.Pages, posted.SourcePages, posted.SourceAux = pages[i], c.SourcePages, c.SourceAux
 		if a := places[i]; a != nil {
 			posted.StagingOffset, posted.StagingEnd, posted.First = a.offset, a.end, firsts[i]
 		}
@@ -123,7 +123,7 @@ func (m *Machine) post(r *PRoom, c SendChunk) {
 			Staged: places[i] != nil, StagingAt: posted.StagingOffset,
 		}
 		if c.Last {
-			w.Aux = d.Aux
+			w.Aux, w.SourceAux = d.Aux, c.SourceAux
 		}
 		m.doAfter(d.MetaSeq, w) // ChunkPosted rides the next commit; the write does not wait for it
 	}

@@ -1,6 +1,7 @@
 package projector
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 type coder struct {
 	b       []byte // written so far, or left to read
 	reading bool
+	log     []byte // read last
 	err     error
 }
 
@@ -118,6 +120,25 @@ func text[T ~string](c *coder, p *T) {
 	}
 	*p = T(c.b[:n])
 	c.b = c.b[n:]
+}
+
+// word is a text that many structs have in common.
+func word[T ~string](c *coder, p *T) {
+	if text(c, p); c.reading {
+		*p = shared(*p)
+	}
+}
+
+// logID is bytes that are those of the struct before, mostly.
+func (c *coder) logID(p *[]byte) {
+	if c.bytes(p); !c.reading {
+		return
+	}
+	if bytes.Equal(*p, c.log) {
+		*p = c.log
+	} else {
+		c.log = *p
+	}
 }
 
 // maybe is a pointer that may be nil.

@@ -14,7 +14,7 @@ import (
 // State or of what an event does to it: a fold from a snapshot of another
 // version would not be the fold of the log. A build reads its own version and
 // the one before it, while there is one.
-const snapshotVersion = 11
+const snapshotVersion = 12
 
 // ErrSnapshot: bytes that are no snapshot of this node's state: damaged, of
 // another version, or of another node or role.
@@ -361,10 +361,14 @@ func (c *coder) prefillRanks(p *map[RankID]*PRank) {
 		if c.reading {
 			*r = &PRank{}
 		}
-		c.flag(&(*r).Concluded)
-		c.flag(&(*r).Drained)
-		c.u64(&(*r).Writes)
+		c.prefillRank(*r)
 	})
+}
+
+func (c *coder) prefillRank(r *PRank) {
+	c.flag(&r.Concluded)
+	c.flag(&r.Drained)
+	c.u64(&r.Writes)
 }
 
 func (c *coder) refused(p *map[[2]RankID]bool) {
@@ -417,6 +421,7 @@ func (c *coder) queued(q *queued) {
 	c.pages(&s.SourcePages)
 	c.u64(&s.Bytes)
 	c.flag(&s.Last)
+	number(c, &s.SourceAux)
 	c.ranks(&s.To)
 }
 
@@ -426,12 +431,15 @@ func (c *coder) receipt(rc *Receipt) {
 	number(c, &rc.Outcome)
 	c.flag(&rc.NeverSeen)
 	c.flag(&rc.CannotTell)
-	c.prefillRanks(&rc.Ranks)
+	list(c, &rc.Ranks, func(r *ReceiptRank) {
+		word(c, &r.Rank)
+		c.prefillRank(&r.PRank)
+	})
 	list(c, &rc.Dests, func(d *ReceiptDest) {
-		text(c, &d.Rank)
-		text(c, &d.To)
-		text(c, &d.Node)
-		c.bytes(&d.LogID)
+		word(c, &d.Rank)
+		word(c, &d.To)
+		word(c, &d.Node)
+		c.logID(&d.LogID)
 		c.u64(&d.RoomSeq)
 		maybe(c, &d.Gen, c.u64)
 	})

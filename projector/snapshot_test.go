@@ -233,7 +233,7 @@ func shape(w io.Writer, t reflect.Type, seen map[reflect.Type]bool) {
 // A State of another shape is another snapshot: whoever changes it raises
 // snapshotVersion, and puts the sum here that the failure prints.
 func TestSnapshotVersionFollowsTheState(t *testing.T) {
-	const version, sum = 11, 0x4b8e6372
+	const version, sum = 12, 0xbe67bab9
 	h := fnv.New32a()
 	seen := map[reflect.Type]bool{}
 	for _, t := range []reflect.Type{reflect.TypeFor[State](), reflect.TypeFor[KnownRoom](), reflect.TypeFor[ending]()} {

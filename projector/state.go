@@ -330,15 +330,22 @@ type Target struct {
 }
 
 // Receipt is what is remembered of an ended room incarnation, or of an
-// incarnation that was aborted or refused before its metadata was taken.
+// incarnation that was aborted or refused before its metadata was taken. There
+// are Config.MaxReceipts of them, so they are small, and share what they name.
 type Receipt struct {
 	Room       uint64
 	Seq        roomKey // 0: never opened here
 	Outcome    Outcome
 	NeverSeen  bool
 	Dests      []ReceiptDest
-	Ranks      map[RankID]*PRank
+	Ranks      []ReceiptRank // by rank
 	CannotTell bool
+}
+
+// ReceiptRank is what a local rank had done for the room.
+type ReceiptRank struct {
+	Rank RankID
+	PRank
 }
 
 // ReceiptDest names a decode rank's incarnation in a receipt.
