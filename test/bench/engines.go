@@ -27,6 +27,12 @@ type engine interface {
 	close() error
 }
 
+// batcher takes events many at a time, of class Sync.
+type batcher interface {
+	engine
+	putAll(evs []*events.Event) (last uint64, err error)
+}
+
 // The engines, by name. All get the same frames.
 const (
 	ownOne   = "pdlog"
@@ -121,6 +127,15 @@ func (o *own) put(e *events.Event, class events.Class) (uint64, error) {
 	return e.Seq, o.log.Append([]*events.Event{e}, class)
 }
 
+func (o *own) putAll(evs []*events.Event) (uint64, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, e := range evs {
+		o.stamp(e, 1, o.inc)
+	}
+	return o.seq, o.log.Append(evs, events.Sync)
+}
+
 func (o *own) wait(seq uint64) error { return o.log.Wait(context.Background(), seq) }
 func (o *own) close() error          { return o.log.Close() }
 
@@ -166,6 +181,19 @@ func (g *group) put(e *events.Event, class events.Class) (uint64, error) {
 		g.poke()
 	}
 	return e.Seq, g.err
+}
+
+func (g *group) putAll(evs []*events.Event) (uint64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, e := range evs {
+		g.stamp(e, 1, 1)
+		if err := g.frames.Append(e); err != nil {
+			return 0, err
+		}
+	}
+	g.poke()
+	return g.seq, g.err
 }
 
 func (g *group) poke() {

@@ -35,7 +35,7 @@ func main() {
 	slice := flag.Duration("slice", 300*time.Millisecond, "how long an engine runs in a round")
 	total := flag.Int("events", 1_000_000, "events of the log that is read back")
 	dir := flag.String("dir", "", "where the logs are written; default the directory for temporary files")
-	only := flag.String("only", "", "commit, producers, rooms, batches, device, replay, cold, append or reopen; default all but reopen")
+	only := flag.String("only", "", "commit, producers, rooms, batches, fresh, device, replay, cold, append or reopen; default all but reopen")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of the whole run to this file")
 	others := flag.String("rows", "", "a file with rows of pdnode bench -o json, which are printed first")
 	flag.Parse()
@@ -80,6 +80,7 @@ func run(dir, only string, rounds int, slice time.Duration, total int) ([]row, e
 		{"producers", func() ([]row, error) { return producers(work, rounds, slice) }},
 		{"rooms", func() ([]row, error) { return rooms(work, rounds, slice) }},
 		{"batches", func() ([]row, error) { return batches(work, rounds, slice) }},
+		{"fresh", func() ([]row, error) { return fresh(work, rounds, slice) }},
 		{"device", func() ([]row, error) { return device(work, rounds) }},
 		{"replay", func() ([]row, error) { return replay(work, rounds, total) }},
 		{"cold", func() ([]row, error) { return cold(work, min(rounds, 5), total) }},
