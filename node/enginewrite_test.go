@@ -95,7 +95,11 @@ func TestEngineErrorIsNoDrain(t *testing.T) {
 // A room number is used again while the last write of its earlier use is still
 // open: the end of that leaves the later use its own aux row.
 func TestAuxRowIsOfOneUseOfTheNumber(t *testing.T) {
-	q := startForeignPair(t, true)
+	pc, dc := testConfig(t, "prefill", "p0"), testConfig(t, "decode", "d0")
+	dc.Extension, pc.RDMA.EngineWrites = false, true
+	dc.AckTimeout, dc.AbortRetry = patience, patience // an ABORT again, which names no use, would end the later one
+	q := startPair(t, pc, dc, 4096)
+	q.prefill = q.d.peerView().Node
 	send := func(row uint32) {
 		if _, err := q.p.client.SendChunk(testContext(t), connect.NewRequest(&enginepb.SendChunkRequest{
 			Room: 7, Count: 2, SourcePages: []uint32{4, 5}, SourceAux: row, Last: true,
@@ -113,6 +117,7 @@ func TestAuxRowIsOfOneUseOfTheNumber(t *testing.T) {
 	if _, err := q.p.client.Abort(testContext(t), connect.NewRequest(&enginepb.AbortRequest{Room: 7})); err != nil {
 		t.Fatal(err)
 	}
+	q.p.awaitEvent("AbortReceived", 7, 0)
 	if _, err := q.p.client.Clear(testContext(t), connect.NewRequest(&enginepb.RoomRequest{Room: 7})); err != nil {
 		t.Fatal(err)
 	}

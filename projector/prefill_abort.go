@@ -229,10 +229,11 @@ func (rc *Receipt) rank(id RankID) *PRank {
 // answer acknowledges a target if its rank has drained, else holds it: targets
 // belong to the open writes (F7, F9).
 func (m *Machine) answer(r *PRoom, t *Target, repeat bool) {
-	open := r.openTokens(t.Rank)
+	others, unsure := m.otherUses(r, t)
+	open := r.openTokens(t.Rank) + others
 	pr := r.done(t.Rank)
 	switch {
-	case open > 0 && r.uncertainOld(t.Rank), open == 0 && r.OldLife && !pr.Drained && !r.provenRank(t.Rank), r.LostUse:
+	case unsure, open > 0 && r.uncertainOld(t.Rank), open == 0 && r.OldLife && !pr.Drained && !r.provenRank(t.Rank), r.LostUse:
 		if !t.Answered {
 			m.withhold(r.Room, r.Seq, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq, open, reasonCannotTell)
 		} else {
@@ -250,6 +251,33 @@ func (m *Machine) answer(r *PRoom, t *Target, repeat bool) {
 		}
 		m.sendAck(r.Room, r.Seq, t.Rank, t.To, t.Address, t.Gen, t.RoomSeq, events.Proof_PROOF_DRAINED, repeat)
 	}
+}
+
+// otherUses is what other uses of a room's number still write to the rank that
+// has sent an ABORT which names no use: it may mean any of them (I1). unsure: this
+// log does not hold all that one of them has written.
+func (m *Machine) otherUses(r *PRoom, t *Target) (open int, unsure bool) {
+	if t.RoomSeq != 0 {
+		return 0, false
+	}
+	for _, key := range m.st.byNumber[r.Room] {
+		o := m.st.PRooms[key]
+		if o == nil || o == r {
+			continue
+		}
+		for _, w := range o.Tokens {
+			if w.Rank == t.Rank && w.To == t.To {
+				open++
+			}
+		}
+		unsure = unsure || o.dest(t.Rank, t.To) != nil && (o.LostUse || o.OldLife && !o.provenRank(t.Rank))
+	}
+	for _, rc := range m.st.Receipts[r.Room] {
+		for i := range rc.Dests {
+			unsure = unsure || rc.CannotTell && rc.Dests[i].Rank == t.Rank && rc.Dests[i].To == t.To
+		}
+	}
+	return open, unsure
 }
 
 func (m *Machine) drained(room uint64, key roomKey, rank RankID, writes uint64) {

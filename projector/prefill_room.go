@@ -354,6 +354,23 @@ func (m *Machine) failP(r *PRoom, cause events.AbortCause, reason, who string) {
 // settleP draws the consequences when a room may have ended or drained: every
 // path that closes a token or ends a room comes through here (F8).
 func (m *Machine) settleP(r *PRoom) {
+	uses := m.st.byNumber[r.Room]
+	m.settleUse(r)
+	if len(uses) < 2 {
+		return
+	}
+	for _, key := range uses { // their ABORTs may have waited for a write of this use
+		if o := m.st.PRooms[key]; o != nil && o != r && !o.live() {
+			for _, t := range o.Targets {
+				if !t.Answered && t.RoomSeq == 0 {
+					m.answer(o, t, false)
+				}
+			}
+		}
+	}
+}
+
+func (m *Machine) settleUse(r *PRoom) {
 	if m.proom(r.Seq) == nil {
 		return
 	}
