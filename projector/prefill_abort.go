@@ -255,9 +255,10 @@ func (m *Machine) answer(r *PRoom, t *Target, repeat bool) {
 
 // otherUses is what other uses of a room's number still write to the rank that
 // has sent an ABORT which names no use: it may mean any of them (I1). unsure: this
-// log does not hold all that one of them has written.
+// log does not hold all that one of them has written. A pdlog peer whose frame was
+// lost on the way names its use when it asks again.
 func (m *Machine) otherUses(r *PRoom, t *Target) (open int, unsure bool) {
-	if t.RoomSeq != 0 {
+	if ep := m.st.Endpoints[t.Address]; t.RoomSeq != 0 || ep != nil && len(ep.LogID) > 0 {
 		return 0, false
 	}
 	for _, key := range m.st.byNumber[r.Room] {

@@ -15,7 +15,7 @@ type prefillEngine struct {
 	rooms map[uint64]*sending // by room_seq, of the present log
 	freed map[uint64]bool     // room_seq whose source pages were given back, of this life
 	metas map[metaKey]uint64  // seq of MetadataReceived
-	held  map[metaKey]bool    // targets of this life that wait for the drain
+	held  map[metaKey]bool    // targets of this life that wait for the drain; true: of an SGLang rank, whose ABORT names no use
 }
 
 type metaKey struct {
@@ -36,7 +36,8 @@ func (n *node) targetsAnswered(step []*events.Event) {
 		case *events.Event_AbortReceived:
 			if a := p.AbortReceived; !a.Stale && a.Address != "" && e.RoomSeq != 0 && a.Repeats == 0 { // a repeat of what was answered waits for nothing
 				at.to = projector.RankID(a.To)
-				n.engine.held[at] = true
+				ep := n.m.State().Endpoints[a.Address]
+				n.engine.held[at] = a.DecodeRoomSeq == 0 && (ep == nil || len(ep.LogID) == 0)
 			}
 		case *events.Event_AckSent:
 			at.to = projector.RankID(p.AckSent.To)
@@ -50,12 +51,28 @@ func (n *node) targetsAnswered(step []*events.Event) {
 		if _, ok := e.Payload.(*events.Event_Drained); !ok {
 			continue
 		}
-		for at := range n.engine.held {
-			if at.room == e.RoomSeq && at.rank == projector.RankID(e.Rank) {
+		for at, anyUse := range n.engine.held {
+			if at.room == e.RoomSeq && at.rank == projector.RankID(e.Rank) && !(anyUse && n.otherUseWrites(e.Room, at)) {
 				n.w.fail("I5", "%s: %s has drained for room %d/%d, and %s, which waited for it, is not told", n.name, e.Rank, e.Room, e.RoomSeq, at.to)
 			}
 		}
 	}
+}
+
+// otherUseWrites: another use of a room number has a write open towards a target,
+// whose ABORT may be about that one.
+func (n *node) otherUseWrites(room uint64, at metaKey) bool {
+	for key, r := range n.m.State().PRooms {
+		if r.Room != room || key == at.room {
+			continue
+		}
+		for _, t := range r.Tokens {
+			if t.Rank == at.rank && t.To == at.to {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // serve lets the prefill engines of a request begin.
