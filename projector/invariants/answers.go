@@ -50,7 +50,7 @@ func (c *Checker) unansweredFor(n *node, patience uint64) {
 		if r == nil {
 			continue
 		}
-		if d := r.drained.get(at.rank); d.seq != 0 && d.boot == n.boot && n.millis > d.millis+patience {
+		if d := r.drained.get(at.rank); d.seq != 0 && d.boot == n.boot && n.millis > d.millis+patience && !n.otherUseWrites(r, at) {
 			late = append(late, at)
 		}
 	}
@@ -65,6 +65,22 @@ func (c *Checker) unansweredFor(n *node, patience uint64) {
 			Detail: at.to + " waits for the ACK of " + at.rank + ", which has drained, and was never answered",
 		})
 	}
+}
+
+// otherUseWrites: another use of the room's number has a write open towards a
+// target. The ABORT of an SGLang rank names no use, and waits for that one too (I1).
+func (n *node) otherUseWrites(r *room, at ackTarget) bool {
+	for _, o := range n.rooms {
+		if o == r || o.number != r.number {
+			continue
+		}
+		for _, t := range o.open {
+			if t.value.pair == (pair{at.rank, at.to}) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func rankNode(rank string) string {

@@ -362,6 +362,22 @@ func TestEachFaultIsFound(t *testing.T) {
 			h.At(5000)
 			h.Add("p", 0, 0, "", nil, &events.PeerSuspect{Peer: "d"})
 		}},
+		{"a target that waited for another use of the number is forgotten", "I5", "", func(h *historytest.History, fault bool) {
+			r, post := aborted(h)
+			r.P("p/0", &events.AbortReceived{To: "s/1", Generation: &r.Generation})
+			r.P("p/0", &events.AckTargetHeld{To: "s/1", Generation: &r.Generation})
+			other := h.Add("p", 7, 0, "", nil, &events.RoomOpened{}).Seq
+			h.Add("p", 7, other, "p/0", nil, &events.MetadataReceived{To: "s/1"})
+			write := h.Add("p", 7, other, "p/0", nil, &events.ChunkPosted{Token: 900, To: "s/1"})
+			r.Complete(post)
+			r.Drain("p/0")
+			r.Ack("p/0")
+			if fault {
+				h.Add("p", 7, other, "p/0", write, &events.ChunkCompleted{Token: 900, To: "s/1"})
+			}
+			h.At(5000)
+			h.Add("p", 0, 0, "", nil, &events.PeerSuspect{Peer: "d"})
+		}},
 		{"a copy of decode's own begins after the outcome", "I6", "", func(h *historytest.History, fault bool) {
 			r := h.At(10).Open(7, "d/0", pages, "p/0")
 			if !fault {
